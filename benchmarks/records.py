@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.turns import header
-from moeparity.bisection.floor.trials import drawn
+from moeparity.bisection.floor.measure import drawn
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.prepare import prepare
 from moeparity.bisection.record.compare import Compared

@@ -24,8 +24,7 @@ from transformers import AutoModelForCausalLM
 
 from moeparity.hooks.files import VARIABLE
 from tests.engines.live import ROOT, run_in
-from tests.real.served import PROFILE, VARIABLES
-from tests.real.test_vllm_served import ONE_PROCESS, installed
+from tests.real.served import ONE_PROCESS, PROFILE, VARIABLES, installed
 
 CHECKPOINT = ROOT / "checkpoints/quickstart"
 ENGINE = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "enable_prefix_caching": True}

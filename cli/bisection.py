@@ -146,12 +146,10 @@ def _run(
     recipe: Path, wanted: Mapping[str, Path | None], sections: Sequence[str], *, with_text: bool, **settings: Any
 ) -> int:
     """Run, write and print; returns the exit code. In a job of several ranks only the first one writes and prints."""
-    from moeparity.bisection.per_token.token_file import write_per_token
-    from moeparity.bisection.per_token.token_text import spelt
+    from moeparity.bisection.per_token.token_file import spelt, write_per_token
     from moeparity.bisection.pipeline import bisect as run_recipe
     from moeparity.bisection.pipeline import take_part
     from moeparity.bisection.sections import print_report
-    from moeparity.cli.progress import progress_line
     from moeparity.probe.live_all_reduce import first_rank
 
     if settings["options"].ranks == REAL and not first_rank():
@@ -159,7 +157,7 @@ def _run(
         return 0
     tokenizer = _tokenizer(recipe, wanted["--html"] or wanted["--per-token"]) if with_text else None
     with outputs(wanted, unprinted=("--per-token",)) as files:
-        with progress_line() as progress:
+        with files.progress() as progress:
             report = run_recipe(recipe, progress=progress, **settings)
         report = report if tokenizer is None else spelt(report, tokenizer)
         write_report(files, report)
@@ -170,7 +168,7 @@ def _run(
 
 def _tokenizer(recipe: Path, file: Path | None) -> Tokenizer:
     """The tokenizer for the text of a recipe's tokens; opened before the run, so that a mistake shows early."""
-    from moeparity.bisection.per_token.token_text import recipe_tokenizer
+    from moeparity.bisection.per_token.token_file import recipe_tokenizer
 
     if file is None:
         raise MoeparityError("bisect: --with-text is for --html and --per-token. Give one of them too.")

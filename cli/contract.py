@@ -32,11 +32,10 @@ def contract(
     """
     from moeparity.bisection.contract import contract_of
     from moeparity.cli.outputs import outputs
-    from moeparity.cli.progress import progress_line
     from moeparity.errors import counted
 
     with outputs({"--out": out}) as files:
-        with progress_line() as progress:
+        with files.progress() as progress:
             claims = contract_of(recipe, side.value, environment, progress)
         files.text("--out", claims.to_json)
         choices = sum(len(node.choices) for node in claims.profile.nodes.values())

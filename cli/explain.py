@@ -45,7 +45,6 @@ def explain(
     that was named is not shown by the trace.
     """
     from moeparity.cli.outputs import outputs
-    from moeparity.cli.progress import progress_line
     from moeparity.evidence.explain.explained_profile import profile_text
     from moeparity.evidence.explain.show import document
     from moeparity.evidence.explain.trace import Request, explain_trace
@@ -54,7 +53,7 @@ def explain(
         trace=trace, checkpoint=checkpoint, profile=profile, nodes=node, map_name=map_, dtype=dtype, rank=rank
     )
     with outputs({"--profile-out": profile_out, "--json": json, "--html": html}, unprinted=("--profile-out",)) as files:
-        with progress_line() as progress:
+        with files.progress() as progress:
             result = explain_trace(request, progress)
         files.text("--json", result.to_json)
         files.text("--profile-out", lambda: profile_text(result, profile_out.stem if profile_out else ""))

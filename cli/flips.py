@@ -121,9 +121,8 @@ def _flips(recipe: Path, files: Outputs, settings: dict[str, Any]) -> int:
     """Run the recipe, write and print its flips; returns the exit code."""
     from moeparity.bisection.flips.document import document
     from moeparity.bisection.flips.run import flips as run_flips
-    from moeparity.cli.progress import progress_line
 
-    with progress_line() as progress:
+    with files.progress() as progress:
         result = run_flips(recipe, progress=progress, **settings)
     files.text("--json", result.to_json)
     files.file("--map", result.write_map)
@@ -136,11 +135,9 @@ def _mine(recipe: Path, files: Outputs, out: Path | None, settings: dict[str, An
     from moeparity.bisection.mine.run import Request
     from moeparity.bisection.mine.run import mine as run_mine
     from moeparity.bisection.mine.show import document
-    from moeparity.cli.progress import progress_line
 
-    with progress_line() as progress:
+    with files.progress() as progress:
         result = run_mine(recipe, Request(**request), progress=progress, **settings)
     files.text("--out", result.to_tokens)
-    files.text("--json", result.to_json)
-    files.document(document(result, str(recipe), out))
+    files.report(result, document(result, str(recipe), out))
     return 0

@@ -29,7 +29,6 @@ def forward(
 ) -> None:
     """Run one variant, write its logits, routes and what is asked for."""
     from moeparity.cli.outputs import outputs
-    from moeparity.cli.progress import progress_line
     from moeparity.cli.signals import ignore_signals
     from moeparity.engine.forward import forward as run
     from moeparity.inputs.tokens import read_tokens
@@ -38,7 +37,7 @@ def forward(
     place, steps = Where(Path("--tokenizer")), scheduling(decode_from, schedule, micro_batch)
     with outputs({"--out": out}, unprinted=("--out",)) as files:
         token_set = read_tokens(tokens, checkpoint=checkpoint, tokenizer=tokenizer, named_at=place, scored=False)
-        with progress_line() as progress:
+        with files.progress() as progress:
             tensors = run(
                 checkpoint,
                 token_set.input_ids,

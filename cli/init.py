@@ -28,10 +28,9 @@ def init(
     from moeparity.bisection.init import write_starter
     from moeparity.bisection.toggles.show import left_out_words
     from moeparity.cli.outputs import outputs
-    from moeparity.cli.progress import progress_line
     from moeparity.cli.render import console
 
-    with outputs({"--out": out}, unprinted=("--out",)), progress_line() as progress:
+    with outputs({"--out": out}, unprinted=("--out",)) as files, files.progress() as progress:
         starter = write_starter(checkpoint, out, force=force, server=server, trainer=trainer, progress=progress)
     written = (starter.recipe, *starter.profiles, starter.tokens)
     console().print(f"wrote {', '.join(map(str, written[:-1]))} and {written[-1]}")

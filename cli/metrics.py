@@ -109,18 +109,16 @@ def metrics(
 
 def _print_log(files: list[Path], request: Request, opening: Opening, plot: Path | None, written: Outputs) -> int:
     """Write and print a log's report; returns its exit code."""
-    from moeparity.cli.progress import progress_line
     from moeparity.logs.log_files import NotDrawnError, measure_files
     from moeparity.logs.show import document
 
     undrawn: NotDrawnError | None = None
     try:
-        with progress_line() as progress:
+        with written.progress() as progress:
             report = measure_files(files, request, opening, progress, plot)
     except NotDrawnError as error:
         report, undrawn = error.report, error
-    written.text("--json", report.to_json)
-    written.document(document(report, _subject(files), request.sets))
+    written.report(report, document(report, _subject(files), request.sets))
     if undrawn is not None:
         raise undrawn
     return report.exit_code
@@ -141,11 +139,9 @@ def _refuse_beside_repeats(**options: object) -> None:
 
 
 def _print_repeats(files: list[Path], format: str | None, plot: Path | None, written: Outputs) -> None:
-    from moeparity.cli.progress import progress_line
     from moeparity.logs.repeats import measure_repeats
     from moeparity.logs.show import document_of_runs
 
-    with progress_line() as progress:
+    with written.progress() as progress:
         runs = measure_repeats(files, format=format, progress=progress, plot=plot)
-    written.text("--json", runs.to_json)
-    written.document(document_of_runs(runs, _subject(files)))
+    written.report(runs, document_of_runs(runs, _subject(files)))

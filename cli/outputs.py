@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 from moeparity import paths
 from moeparity.errors import MoeparityError
@@ -17,8 +17,16 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from moeparity.output.blocks import Document
+    from moeparity.progress import Callback
 
 _STANDARD_OUTPUT = (Path("-"), Path("/dev/stdout"))
+
+
+class Reported(Protocol):
+    """A result that writes itself as JSON."""
+
+    def to_json(self) -> str:
+        """The result as strict JSON."""
 
 
 class Outputs:
@@ -46,6 +54,18 @@ class Outputs:
 
         self.text("--html", lambda: html(document))
         print_blocks(document.blocks, self.console())
+
+    def report(self, result: Reported, document: Document) -> None:
+        """Write the result to --json and its page to --html, if given, and print the report. Raises MoeparityError."""
+        self.text("--json", result.to_json)
+        self.document(document)
+
+    def progress(self) -> AbstractContextManager[Callback | None]:
+        """The progress line of a long step, as `progress_line` gives it."""
+        from moeparity.cli.progress import progress_line
+
+        line: AbstractContextManager[Callback | None] = progress_line()
+        return line
 
     def file(self, option: str, write: Callable[[Path], object]) -> None:
         """Let `write` write the file, if the option was given. Raises MoeparityError."""

@@ -32,6 +32,5 @@ def ranks(
         if profile_out is not None:
             text = profile_text(folder, profile_out.stem)
             files.text("--profile-out", lambda: text)
-        files.text("--json", report.to_json)
-        files.document(document(report, str(folder)))
+        files.report(report, document(report, str(folder)))
     raise typer.Exit(report.exit_code)

@@ -23,8 +23,7 @@ def list_runs(
     folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where to look, two folders deep.")] = Path(),
 ) -> None:
     """List kept runs: verdict, figure, when, machine, finished or not."""
-    from moeparity.bisection.runs.listing import runs_below
-    from moeparity.bisection.runs.show import listed
+    from moeparity.bisection.runs.show import listed, runs_below
     from moeparity.cli.render import console
     from moeparity.output.terminal import print_blocks
 
@@ -57,8 +56,7 @@ def show_run(
         elif markdown is not None:
             raise MoeparityError(f"runs show: --markdown is for a bisection; {run} is none. Leave it out.")
         else:
-            files.text("--json", result.to_json)
-            files.document(_document(result, run))
+            files.report(result, _document(result, run))
     raise typer.Exit(result.exit_code)
 
 

@@ -37,10 +37,9 @@ def sweep(
     from moeparity.bisection.sweep.run import sweep as run_sweep
     from moeparity.bisection.sweep.show import document
     from moeparity.cli.outputs import outputs
-    from moeparity.cli.progress import progress_line
 
     with outputs({"--json": json, "--html": html}) as files:
-        with progress_line() as progress:
+        with files.progress() as progress:
             table = run_sweep(
                 recipe,
                 over,
@@ -51,6 +50,5 @@ def sweep(
                 run=run,
                 workers=workers,
             )
-        files.text("--json", table.to_json)
-        files.document(document(table))
+        files.report(table, document(table))
     raise typer.Exit(table.exit_code)

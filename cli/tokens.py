@@ -167,13 +167,12 @@ def _sample(recipe: Path, out: Path, *, allow_code: bool, device: str) -> None:
     from moeparity.bisection.prepare import prepare
     from moeparity.bisection.sample import generate, required_sample
     from moeparity.cli.outputs import outputs
-    from moeparity.cli.progress import progress_line
     from moeparity.cli.signals import ignore_signals
     from moeparity.inputs.tokens.tensorfile import file_contents
     from moeparity.output.writing import write_tensors
 
     with outputs({"--out": out}, unprinted=("--out",)) as files:
-        with progress_line() as progress:
+        with files.progress() as progress:
             plan = prepare(recipe, device=device, options=Options(allow_code=allow_code), progress=progress)
             spec = required_sample(plan)
             tokens = generate(plan, progress=progress).tokens

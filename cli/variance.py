@@ -32,14 +32,12 @@ def variance(
     from moeparity.bisection.variance.run import variance as run
     from moeparity.bisection.variance.show import document
     from moeparity.cli.outputs import outputs
-    from moeparity.cli.progress import progress_line
 
     request = Request.of(batches, side)
     with outputs({"--json": json, "--html": html}) as files:
-        with progress_line() as progress:
+        with files.progress() as progress:
             report = run(
                 recipe, request, device=device, allow_code=allow_code, memory_limit=memory_limit, progress=progress
             )
-        files.text("--json", report.to_json)
-        files.document(document(report))
+        files.report(report, document(report))
     raise typer.Exit(report.exit_code)

@@ -30,7 +30,6 @@ def weights(
     nothing left out; 1 they differ, are missing or doubled; 2 a file could not be read; 3 some were not compared.
     """
     from moeparity.cli.outputs import outputs
-    from moeparity.cli.progress import progress_line
     from moeparity.evidence.weights.compare import compare
     from moeparity.evidence.weights.fingerprint_files import open_weights, write_weights
     from moeparity.evidence.weights.show import document
@@ -39,7 +38,7 @@ def weights(
     if dtype is not None and dtype not in DTYPES:
         raise MoeparityError(f"--dtype {dtype!r}: expected one of {listed(DTYPES)}.{did_you_mean(dtype, DTYPES)}")
     with outputs({"--out": out, "--json": json, "--html": html}, unprinted=("--out",)) as files:
-        with progress_line() as progress:
+        with files.progress() as progress:
             ours = open_weights(a, dtype, progress)
             theirs = None if b is None else open_weights(b, dtype if (b / "config.json").exists() else None, progress)
         if out is not None and not ours.is_checkpoint:

@@ -1,9 +1,9 @@
-"""What a measure is (`Measure`), and what it is given (`Context`)."""
+"""What a measure is (`Measure`), what it is given (`Context`), and how it fills data from what it found."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from moeparity.bisection.observed import Observed
@@ -56,3 +56,12 @@ class Measure:
     trials: Callable[[Plan, Trials], Trials] | None = None
     watch: Watch[Any] | None = None
     search: Search[Any] | None = None
+
+
+def filled(kind: type[T], source: object, **others: Any) -> T:
+    """A dataclass whose fields are those of the same names in `source`, and `others`, which go first.
+
+    Raises TypeError if a field without a default is in neither.
+    """
+    names = [field.name for field in fields(kind) if field.name not in others]  # type: ignore[arg-type]
+    return kind(**{name: getattr(source, name) for name in names if hasattr(source, name)}, **others)

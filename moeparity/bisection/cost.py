@@ -16,7 +16,7 @@ from moeparity.bisection.pipeline import first_toggles
 from moeparity.bisection.prepare import prepare
 from moeparity.bisection.rates import MachineRates, machine_rates
 from moeparity.bisection.sample import sampled_length
-from moeparity.bisection.shares.expected import Mixtures, expected_mixtures
+from moeparity.bisection.shares.search import MixtureCounts, expected_mixtures
 from moeparity.bisection.toggles.data import LeftOut
 from moeparity.bisection.toggles.measure import left_out
 from moeparity.bisection.toggles.show import left_out_words
@@ -54,7 +54,7 @@ class Expected:
     available: float | None
     stored: int
     split: int
-    mixtures: Mixtures | None
+    mixtures: MixtureCounts | None
     left_out: tuple[LeftOut, ...]
     measured: MachineRates | None = None
 
@@ -62,7 +62,7 @@ class Expected:
     def total(self) -> tuple[float, float]:
         """Seconds from start to end: (fewest, most)."""
         first = self.starting + self.checking + self.sampling + self.seconds
-        mixtures = self.mixtures or Mixtures(fewest=0, most=0)
+        mixtures = self.mixtures or MixtureCounts(fewest=0, most=0)
         of_mixture = OF_A_VARIANT * (self.seconds - self.loading) / self.variants
         fewest, most = (
             number * of_mixture + passes * self.loading

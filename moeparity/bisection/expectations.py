@@ -168,8 +168,8 @@ def _verdict(status: str, report: Report) -> Outcome:
 
 
 def _record(status: str, report: Report) -> Outcome:
-    found = "; ".join(map(str, report.records))
-    return "ok" if overall(report.records) == status else "fail", found
+    records = "; ".join(map(str, report.records))
+    return "ok" if overall(report.records) == status else "fail", records
 
 
 def _metric(name: str, report: Report) -> float:

@@ -65,7 +65,7 @@ class Mixtures:
 
         Does so only if no routes are forced, and only for toggles that are not part of another.
         """
-        toggles = [toggle for toggle in self._plan.trial_toggles if toggle.parent is None]
+        toggles = self._plan.whole_toggles
         whole = frozenset(toggle.name for toggle in toggles)
         if self._forced is None:
             for toggle in toggles:
@@ -143,10 +143,8 @@ class Mixtures:
         self.seconds += mixture_pass.seconds
 
     def _observing(self, mixtures: Sequence[Walker]) -> Sequence[Observer]:
-        plan, names = self._plan, [mixture.name for mixture in mixtures]
-        ids, _, scored = plan.tokens_on_device
-        logits = Logits(plan.model.graph.scores, REFERENCE, names, ids, scored, plan.recipe.tokens.sampler, plan.gated)
-        return [Changes([(name, REFERENCE) for name in names]), logits]
+        names = [mixture.name for mixture in mixtures]
+        return [Changes([(name, REFERENCE) for name in names]), Logits.of(self._plan, names)]
 
     def _outcome(self, sums: SequenceSums, *, exact: bool) -> Outcome:
         return Outcome(

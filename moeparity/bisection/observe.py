@@ -105,15 +105,13 @@ class Observation:
         # Restored trials are also compared with the reference: if all bits are equal the fix is exact, however small a
         # metric.
         pairs += [(key, REFERENCE) for key, base in pairs if base == CANDIDATE]
-        ids, mask, scored = plan.tokens_on_device
+        _, mask, _ = plan.tokens_on_device
         return cls(
             plan=plan,
             walkers=walkers,
             changes=Changes(pairs),
             routes=Routes(REFERENCE, names, mask),
-            logits=Logits(
-                plan.model.graph.scores, REFERENCE, names, ids, scored, plan.recipe.tokens.sampler, plan.gated
-            ),
+            logits=Logits.of(plan, names),
             sections=_watching(plan, trials) if first else {},
             first=first,
             toggles=toggles,

@@ -8,11 +8,13 @@ from typing import Literal
 
 import torch
 
+from moeparity.bisection.plan import Plan
 from moeparity.engine.view import Ids, NodeView
 from moeparity.engine.walker import Name
 from moeparity.metrics.routing import Flips, flips
 from moeparity.metrics.tokens import SequenceSums, TokenMetrics, first_occurrences, token_metrics
 from moeparity.ops.log_probs import UNROUNDED
+from moeparity.plan.sides import REFERENCE
 
 
 @dataclass(slots=True)
@@ -130,6 +132,12 @@ class Logits:
         """Start with nothing seen of any walker."""
         self.parts = {walker: [] for walker in self.walkers}
         self.first = first_occurrences(self.input_ids, self.loss_mask)
+
+    @classmethod
+    def of(cls, plan: Plan, walkers: Sequence[Name], reference: Name = REFERENCE) -> Logits:
+        """An observer of these walkers on the tokens of a plan."""
+        ids, _, scored = plan.tokens_on_device
+        return cls(plan.model.graph.scores, reference, walkers, ids, scored, plan.recipe.tokens.sampler, plan.gated)
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""

@@ -22,7 +22,7 @@ from moeparity.metrics.registry import METRICS
 from moeparity.metrics.verdict import Gate
 from moeparity.plan.schedule.steps import MicroBatches, Schedule
 from moeparity.plan.schedule.token_grid import TokenGrid
-from moeparity.plan.sides import Side, walked
+from moeparity.plan.sides import CANDIDATE, REFERENCE, Side, walked
 from moeparity.plan.spec import gates, recipe_schema
 from moeparity.plan.toggles import Toggle, with_flags
 from moeparity.progress import Callback
@@ -59,6 +59,16 @@ class Plan:
     def trial_toggles(self) -> tuple[Toggle, ...]:
         """The toggles of which trials are run: all, or none without attribution."""
         return self.toggles if self.attribution else ()
+
+    @property
+    def whole_toggles(self) -> tuple[Toggle, ...]:
+        """The toggles of which trials are run, without those that are part of another."""
+        return tuple(toggle for toggle in self.trial_toggles if toggle.parent is None)
+
+    @property
+    def sides(self) -> Mapping[str, Side]:
+        """Both sides by name, the reference first."""
+        return {REFERENCE: self.reference, CANDIDATE: self.candidate}
 
     def refuse_recorded(self, action: str) -> None:
         """Raises SpecError if the candidate is a trace, since `action` would have to run it."""

@@ -76,7 +76,7 @@ def toggle_trials(plan: Plan, toggles: Iterable[Toggle]) -> tuple[Trials, Refusa
     """The two trials of every toggle, and the refusals of those that no op can run."""
     trials: Trials = {}
     refused: Refusals = {}
-    sides = {REFERENCE: plan.reference, CANDIDATE: plan.candidate}
+    sides = plan.sides
     for toggle in toggles:
         for key, base, source in ((alone(toggle), REFERENCE, CANDIDATE), (restored(toggle), CANDIDATE, REFERENCE)):
             try:

@@ -4,9 +4,10 @@ results.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import Trials
@@ -15,27 +16,30 @@ from moeparity.engine.view import NodeView
 T = TypeVar("T")
 
 
-class SectionObserver(Protocol):
-    """An observer of the first pass."""
+class SectionObserver(ABC):
+    """An observer of the first pass. Unless it says otherwise it is itself what is kept, whole or of a shard."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
-        ...
 
     @property
     def result(self) -> Any:
         """What is kept of the pass."""
-        ...
+        return self
 
     def part(self, rows: slice) -> Any:
-        """What was seen of the sequences `rows`, in the form that another observer's `join` takes. Observers of users'
-        functions have no `part`.
-        """
-        ...
+        """What was seen of the sequences `rows`, in the form that another observer's `join` takes."""
+        return self.result
 
     def join(self, part: Any, rows: slice) -> None:
-        """Add what another observer saw of later waves, the sequences `rows`, as if it had been seen here."""
-        ...
+        """Add what another observer saw of later waves, the sequences `rows`, as if it had been seen here.
+
+        Raises NotImplementedError in observers of users' functions, whose passes are not cut into shards.
+        """
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +52,7 @@ class Watch(Generic[T]):
     """
 
     name: str
-    observer: Callable[[Plan, Trials], Any]
+    observer: Callable[[Plan, Trials], SectionObserver | None]
     state: tuple[type, ...] = ()
     bytes_per_token: Callable[[Plan], int] = lambda _: 0
 

@@ -98,9 +98,6 @@ class Chunker:
                 ])  # fmt: skip
         return labels
 
-    def _group(self, name: str | None) -> int | None:
-        return None if name is None else self.groups.setdefault(name, len(self.groups))
-
 
 def _present(column: Tensor | None) -> Tensor:
     assert column is not None

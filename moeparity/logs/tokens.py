@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -107,12 +108,15 @@ def _padded(sequences: list[Sequence], tokens: TokenSet) -> TokenSet:
     ids[real] = tokens.input_ids[tokens.attention_mask]
     fills = {"labels": 0, "logprobs": torch.nan, "trainer_logprobs": torch.nan, "routed_experts": -1}
     columns = {name: (getattr(tokens, name), fill) for name, fill in fills.items()}
+    blocks: dict[str, Any] = {
+        name: None if block is None else moved(block, fill) for name, (block, fill) in columns.items()
+    }
     return replace(
         tokens,
         input_ids=ids,
         loss_mask=moved(tokens.loss_mask, False),
         attention_mask=real,
-        **{name: None if block is None else moved(block, fill) for name, (block, fill) in columns.items()},
+        **blocks,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from moeparity.metrics.declaration import FORWARD_KL, Kind, Metric, Reduce, Source
 
@@ -12,6 +13,8 @@ SLIME = Source("THUDM/slime", "slime/backends/megatron_utils/loss.py", "624b824a
 VERL = Source("verl-project/verl", "verl/utils/debug/metrics.py", "1dda039b9")
 R3 = Source("R3 paper", "arXiv:2510.11370", "", "secondary")
 OURS = Source("moeparity", "moeparity/metrics/quantities.py", "", "inferred")
+_nats = partial(Metric, source=OURS)
+_number = partial(Metric, source=OURS, unit="1")
 
 
 _ESTIMATORS = {
@@ -74,21 +77,19 @@ _MAGNITUDES = (
         alarm_above=0.1,
     ),
     *(
-        Metric(
+        _nats(
             name=f"{name}_abs_delta",
             reduce=Reduce("token quantile", "abs_delta", at=at),
             formula=f"the {at:g} quantile of |delta| over tokens, within 0.25 % of itself",
             estimates="the tail of |delta|",
-            source=OURS,
         )
         for name, at in _QUANTILES.items()
     ),
-    Metric(
+    _nats(
         name="max_abs_delta",
         reduce=Reduce("token max", "abs_delta"),
         formula="the greatest |delta|",
         estimates="the worst token; 0 says that all log-probabilities are equal",
-        source=OURS,
     ),
 )
 
@@ -104,13 +105,11 @@ _PROBABILITIES = (
         alarm="0.01 (verl FAQ)",
         alarm_above=0.01,
     ),
-    Metric(
+    _number(
         name="max_abs_dp",
         reduce=Reduce("token max", "abs_dp"),
         formula="the greatest |P_trainer - P_sampler|",
         estimates="the worst token in probability",
-        source=OURS,
-        unit="1",
     ),
     Metric(
         name="pearson",
@@ -127,33 +126,27 @@ _PROBABILITIES = (
 
 
 _RATIOS = (
-    Metric(
+    _number(
         name="mean_ratio",
         reduce=Reduce("token mean", "ratio_less_1", offset=1.0),
         formula="mean over tokens of rho",
         estimates="E[rho], which is 1 if the log-probabilities are those of the sampling distribution",
-        source=OURS,
-        unit="1",
         healthy="1 within its interval; else temperature, truncation, raw or processed, alignment",
     ),
-    Metric(
+    _number(
         name="chi2_token",
         reduce=Reduce("token mean", "chi2"),
         formula="mean over tokens of rho^2, less 1",
         estimates="chi2(trainer || sampler) per token; an estimate that can be negative",
-        source=OURS,
-        unit="1",
         healthy="about 2 k3 for small delta",
         alarm="1 (verl example, off-policy)",
         alarm_above=1.0,
     ),
-    Metric(
+    _number(
         name="ess_fraction",
         reduce=Reduce("of totals", "ess_fraction"),
         formula="(sum rho)^2 / (n sum rho^2) over all n tokens, weights not truncated",
         estimates="the fraction of tokens that the weights leave effective",
-        source=OURS,
-        unit="1",
         healthy="near 1",
         alarm="0.3 (verl example, off-policy)",
         alarm_below=0.3,
@@ -189,12 +182,11 @@ _TAILS = (
 )
 
 _ENTROPIES = (
-    Metric(
+    _nats(
         name="nll_sampler",
         reduce=Reduce("token mean", "neg_rollout"),
         formula="mean over tokens of -log P_sampler",
         estimates="the sampler's entropy, if its tokens were sampled from what it reports",
-        source=OURS,
     ),
     Metric(
         name="entropy",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from moeparity.metrics.exact import Exact
+from moeparity.metrics.exact import Exact, summed
 from moeparity.numerics.bits import int_view
 
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
@@ -82,17 +82,12 @@ class Error:
 
     def __add__(self, other: Error) -> Error:
         """The error of both sets of pairs together: counts and sums add, maxima take the greater."""
-        return Error(
-            elements=self.elements + other.elements,
-            equal=self.equal + other.equal,
+        return summed(
+            self,
+            other,
             max_abs=max(self.max_abs, other.max_abs),
-            sum_abs=self.sum_abs + other.sum_abs,
             max_ulp=max(self.max_ulp, other.max_ulp),
-            sum_ulp=self.sum_ulp + other.sum_ulp,
-            squared_difference=self.squared_difference + other.squared_difference,
-            squared_reference=self.squared_reference + other.squared_reference,
             nonfinite=(self.nonfinite[0] + other.nonfinite[0], self.nonfinite[1] + other.nonfinite[1]),
-            excluded=self.excluded + other.excluded,
         )
 
     def _mean(self, total: float) -> float:

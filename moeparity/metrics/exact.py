@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Self
+from dataclasses import fields
+from typing import Self, TypeVar
+
+T = TypeVar("T")
 
 
 class Exact(float):
@@ -52,3 +55,10 @@ def _grow(parts: list[float], number: float) -> None:
             remainders.append(remainder)
         number = total
     parts[:] = [*remainders, number] if number or not remainders else remainders
+
+
+def summed(first: T, second: T, **others: object) -> T:
+    """A dataclass each of whose fields is the sum of both fields, or one of `others`."""
+    names = [field.name for field in fields(first) if field.name not in others]  # type: ignore[arg-type]
+    sums = {name: getattr(first, name) + getattr(second, name) for name in names}
+    return type(first)(**sums, **others)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from moeparity.metrics.exact import Exact
+from moeparity.metrics.exact import Exact, summed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +38,7 @@ class Flips:
 
     def __add__(self, other: Flips) -> Flips:
         """The counts of both together."""
-        return Flips(
-            tokens=self.tokens + other.tokens,
-            set_flips=self.set_flips + other.set_flips,
-            slot_flips=self.slot_flips + other.slot_flips,
-            slots_replaced=self.slots_replaced + other.slots_replaced,
-            zero_overlap=self.zero_overlap + other.zero_overlap,
-        )
+        return summed(self, other)
 
 
 def flips(reference_ids: Tensor, candidate_ids: Tensor) -> tuple[Flips, Tensor]:
@@ -93,7 +87,7 @@ class Drift:
     def __add__(self, other: Drift) -> Drift:
         """Both together. `max_abs` is not taken by max() alone, which may drop a NaN."""
         larger = other.max_abs if math.isnan(other.max_abs) or other.max_abs > self.max_abs else self.max_abs
-        return Drift(shared=self.shared + other.shared, sum_abs=self.sum_abs + other.sum_abs, max_abs=larger)
+        return summed(self, other, max_abs=larger)
 
 
 def weight_drift(reference: tuple[Tensor, Tensor], candidate: tuple[Tensor, Tensor]) -> Drift:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from moeparity.search.contrast import Interval, surely_above, surely_below
@@ -153,15 +153,10 @@ def blame(
     acting = [suspect for suspect in suspects if suspect.role is not Role.NO_EFFECT]
     ruled_out = tuple(s.name for s in suspects if s.role in (Role.NO_EFFECT, Role.MASKED))
     culprits = _culprits(acting, total=total, shared=shared, offsets=offsets, makers=makers)
-    return Blame(
-        kind=culprits.kind,
-        named=culprits.named,
-        parts=culprits.parts,
+    return replace(
+        culprits,
         fix=_fix(acting, enders, searched_fix),
-        confidence=culprits.confidence,
-        alternatives=culprits.alternatives,
         ruled_out=tuple(name for name in ruled_out if name not in culprits.named),
-        would_decide=culprits.would_decide,
     )
 
 

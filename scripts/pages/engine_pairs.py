@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from moeparity.bisection.arrival.trials import arrival_draws
+from moeparity.bisection.arrival.measure import arrival_draws
 from moeparity.bisection.observers import Changes, Logits, Routes
 from moeparity.engine.lockstep import run
 from moeparity.engine.view import NodeView, Observer

@@ -19,8 +19,8 @@ from pathlib import Path
 from random import Random
 
 from moeparity.bisection.runs.file import LOCK, NAME
-from moeparity.bisection.runs.listing import runs_below
 from moeparity.bisection.runs.results import read_report
+from moeparity.bisection.runs.show import runs_below
 from tests.hostile import scene
 from tests.hostile.campaign import Trial
 from tests.hostile.contract import Ended, breach, console, start

@@ -78,12 +78,12 @@ def test_shipped(fits: dict[str, bool]) -> None:
 
 def test_each_cpu_has_one_of_the_shipped(fits: dict[str, bool]) -> None:
     def holding() -> list[str]:
-        held = []
+        names = []
         for name in ("vllm-cpu", "vllm-cpu-avx512"):
             with suppress(DeviceError):
                 refuse_other_machine(name, load_profile(name, HERE).machine, HERE)
-                held.append(name)
-        return held
+                names.append(name)
+        return names
 
     assert holding() == ["vllm-cpu"]
     fits["avx512_bf16"] = False

@@ -8,8 +8,9 @@ from typing import get_args
 import pytest
 
 from moeparity.bisection.observers import Changes
+from moeparity.bisection.toggles.data import ToggleResult
 from moeparity.bisection.toggles.data import TrialResult as Trial
-from moeparity.bisection.toggles.effect import Effect, worth_splitting
+from moeparity.bisection.toggles.effects import worth_splitting
 from moeparity.bisection.toggles.show import reading
 from moeparity.engine.lockstep import run
 from moeparity.engine.walker import Walker
@@ -18,7 +19,7 @@ from moeparity.plan.difference import differences
 from moeparity.plan.region import nodes_within
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side, micro_batches
 from moeparity.plan.spec.base import By
-from moeparity.plan.toggles import Toggle, mixed, split, swap, toggles
+from moeparity.plan.toggles import mixed, split, swap, toggles
 from tests.plan.test_toggles import EVERYTHING, Settings, cached_model, names, side
 from tests.planted.places import random_tokens
 
@@ -145,8 +146,9 @@ def test_a_swap_where_nothing_differs_is_none(qwen3_moe: Path) -> None:
     assert swap("layers[*]", block_nodes, reference, candidate) is None
 
 
-def effect(name: str, alone: float, *, parent: str | None = None, change: float = 1.0, nodes: int = 3) -> Effect:
-    toggle = Toggle(
+def effect(name: str, alone: float, *, parent: str | None = None, change: float = 1.0, nodes: int = 3) -> ToggleResult:
+    trial = Trial(kl=alone, k3=alone, flipped_routes=0.0, changed_nodes=nodes)
+    return ToggleResult(
         name=name,
         kind="form",
         reference="a",
@@ -154,17 +156,18 @@ def effect(name: str, alone: float, *, parent: str | None = None, change: float 
         reference_origin="a.yaml:1",
         candidate_origin="b.yaml:1",
         parent=parent,
-    )
-    trial = Trial(kl=alone, k3=alone, flipped_routes=0.0, changed_nodes=nodes)
-    return Effect(
-        toggle=toggle,
+        nodes=3,
+        reference_evidence="read",
+        candidate_evidence="read",
         alone=trial,
         restored=trial,
-        change=(change - 2, change),
-        is_large=False,
-        is_legal=True,
-        evidence=("read", "read"),
+        restored_change_low=change - 2,
+        restored_change_high=change,
         restores_all=False,
+        large=False,
+        legal=True,
+        had_no_effect=not nodes,
+        masked=False,
     )
 
 
@@ -177,8 +180,7 @@ def test_passes_go_where_the_share_is() -> None:
         effect("split", 0.9),
         effect("its part", 0.8, parent="split"),
     ]
-    splits = [toggle.name for toggle in worth_splitting(effects, 1.0)]
-    assert splits == ["large", "small, but restoring it helps", "its part"]
+    assert worth_splitting(effects, 1.0) == ["large", "small, but restoring it helps", "its part"]
 
 
 def test_words_name_the_smallest_part_that_makes_most_of_a_toggle() -> None:

@@ -42,7 +42,7 @@ def test_all_bits_by_onednn(products: list[tuple[dict[str, torch.Tensor], torch.
 
 
 def test_torchs_own_single_row_is_another(products: list[tuple[dict[str, torch.Tensor], torch.Tensor]]) -> None:
-    other = {
+    unequal = {
         rows: sum(
             not same_bits(gemm(case["x"], case["weight"], None, inputs=BF16, output=BF16), theirs)
             for case, theirs in products
@@ -50,5 +50,5 @@ def test_torchs_own_single_row_is_another(products: list[tuple[dict[str, torch.T
         )
         for rows in ROWS
     }
-    assert other[1] > 0
-    assert not any(other[rows] for rows in ROWS if rows > 1)
+    assert unequal[1] > 0
+    assert not any(unequal[rows] for rows in ROWS if rows > 1)

@@ -7,9 +7,8 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moeparity.search.localise import localise
 from moeparity.search.tree import Group
-from moeparity.search.waterfall import waterfall
+from moeparity.search.waterfall import localise, waterfall
 from tests.search.games import halves, memo_of, names, no_bounds, random_game, refusing_game
 
 LAYERS = names(32)

@@ -1,16 +1,73 @@
-"""The verdict on each draw of a side that adds in order of arrival."""
+"""Sums in order of arrival (`unordered`): one draw of such an order is no result, so further draws are run."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 from moeparity.bisection.arrival.data import Arrival, ArrivalDraw
-from moeparity.bisection.arrival.show import DrawValue, agreed, arrival_reading
+from moeparity.bisection.arrival.show import arrival_reading
 from moeparity.bisection.context import Context
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.plan import Plan
-from moeparity.bisection.trials import TrialKey
+from moeparity.bisection.trials import Trial, TrialKey, Trials
 from moeparity.metrics.gating import gated_name
-from moeparity.metrics.verdict import Verdict
-from moeparity.plan.sides import CANDIDATE, REFERENCE
+from moeparity.numerics.orders import NATIVE, Order, parse
+from moeparity.plan.bound import BoundGraph
+from moeparity.plan.changed import in_phases
+from moeparity.plan.setting import Place, Setting
+from moeparity.plan.sides import CANDIDATE, REFERENCE, SIDES, Side
+
+DRAWS = 4
+"""How many further draws are run of each side that has a sum in order of arrival."""
+
+UNORDERED = "unordered"
+
+
+def trials(plan: Plan, trials: Trials) -> Trials:
+    """The first pass's trials for this section: further draws of each side that adds in order of arrival."""
+    return {
+        TrialKey("arrival", name, number): Trial(side=draw, base=name)
+        for name, side in list(plan.sides.items())[: 1 if plan.recorded else 2]
+        for number, draw in enumerate(arrival_draws(side), 1)
+    }
+
+
+def arrival_draws(side: Side) -> list[Side]:
+    """Copies of the side in which every `unordered` sum has a seed 1 to `DRAWS` higher; [] if the side has no such
+    sum.
+    """
+    if not any(list(_orders(in_phase)) for in_phase in side.plan.distinct):
+        return []
+    return [replace(side, plan=_redrawn(side.plan, offset)) for offset in range(1, DRAWS + 1)]
+
+
+def _redrawn(plan: BoundGraph, offset: int) -> BoundGraph:
+    return in_phases(plan, {phase: _redrawn_settings(plan.at_phase(phase), offset) for phase in plan.phases})
+
+
+def _redrawn_settings(plan: BoundGraph, offset: int) -> dict[Place, Setting]:
+    orders = _orders(plan)
+    return {place: replace(plan.settings[place], value=str(_shifted(order, offset))) for place, order in orders}
+
+
+def _orders(plan: BoundGraph) -> Iterator[tuple[Place, Order]]:
+    """Every order that takes effect and of which at least one level is added in order of arrival."""
+    for node in plan.graph.nodes:
+        active = plan.active(node)
+        for attribute in node.attributes:
+            value = str(active.get(attribute.name, NATIVE)) if attribute.order else NATIVE
+            if UNORDERED in value:
+                yield (node.name, attribute.name), parse(value)
+
+
+def _shifted(order: Order, offset: int) -> Order:
+    """The order with `offset` added to the seed of each level in order of arrival."""
+    levels = (
+        replace(level, numbers=(level.numbers[0] + offset,)) if level.name == UNORDERED else level
+        for level in order.levels
+    )
+    return Order(tuple(levels))
 
 
 def measure(of: Context) -> Arrival | None:
@@ -20,32 +77,20 @@ def measure(of: Context) -> Arrival | None:
 
 def arrival(plan: Plan, observed: Observed) -> Arrival | None:
     """All draws of the sides that add in order of arrival; None if neither side does."""
-    keys_by_side = {
-        side: [key for key in observed.keys("arrival") if key.of == side] for side in (REFERENCE, CANDIDATE)
-    }
-    if not any(keys_by_side.values()):
+    verdicts = {key: observed.logits.sums(key).verdict(plan.gate) for key in observed.keys("arrival")}
+    if not verdicts:
         return None
-    verdicts: dict[TrialKey, Verdict] = {
-        key: observed.logits.sums(key).verdict(plan.gate) for keys in keys_by_side.values() for key in keys
-    }
-    reference, candidate = (
-        [_draw(key, verdicts[key]) for key in keys_by_side[side]] for side in (REFERENCE, CANDIDATE)
-    )
-    candidate_draws = [
-        DrawValue(value=verdicts[key].value.estimate, status=verdicts[key].status) for key in keys_by_side[CANDIDATE]
-    ]
+    reference, candidate = ({key.draw: v for key, v in verdicts.items() if key.of == side} for side in SIDES)
     if candidate:
         # The recipe's own draw comes first.
-        verdict = observed.logits.sums(CANDIDATE).verdict(plan.gate)
-        candidate.insert(0, ArrivalDraw(side=CANDIDATE, draw=0, value=verdict.value))
-        candidate_draws.insert(0, DrawValue(value=verdict.value.estimate, status=verdict.status))
-    reference_draws = [DrawValue(value=draw.value.estimate, status=None) for draw in reference]
+        candidate = {0: observed.logits.sums(CANDIDATE).verdict(plan.gate), **candidate}
+    ours, theirs = ([verdict.value.estimate for verdict in draws.values()] for draws in (reference, candidate))
     return Arrival(
-        draws=(*reference, *candidate),
-        disputed=not agreed(candidate_draws),
-        reading=tuple(arrival_reading(candidate_draws, reference_draws, gated_name(plan.gate.metric))),
+        draws=tuple(
+            ArrivalDraw(side=side, draw=draw, value=verdict.value)
+            for side, draws in ((REFERENCE, reference), (CANDIDATE, candidate))
+            for draw, verdict in draws.items()
+        ),
+        disputed=len({verdict.status for verdict in candidate.values()}) > 1,
+        reading=tuple(arrival_reading(theirs, ours, gated_name(plan.gate.metric))),
     )
-
-
-def _draw(key: TrialKey, verdict: Verdict) -> ArrivalDraw:
-    return ArrivalDraw(side=key.of, draw=key.draw, value=verdict.value)

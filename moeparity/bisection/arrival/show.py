@@ -3,43 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from moeparity.bisection.data import ReportData
 from moeparity.output.blocks import Group, bullets, group
 from moeparity.output.words import quantity
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrawValue:
-    """The gate's metric of one draw, and the verdict on it; None for a draw of the reference."""
-
-    value: float
-    status: str | None
-
-
-def arrival_reading(candidate: Sequence[DrawValue], reference: Sequence[DrawValue], metric: str) -> list[str]:
-    """What the draws mean, in sentences. `candidate` begins with the recipe's own draw; either list may be empty."""
+def arrival_reading(candidate: Sequence[float], reference: Sequence[float], metric: str) -> list[str]:
+    """What the draws of each side mean, in sentences; each is a value of the gate's metric, and a list may be empty."""
     sentences = []
     if candidate:
-        low, high = min(d.value for d in candidate), max(d.value for d in candidate)
+        low, high = min(candidate), max(candidate)
         sentences.append(
             f"The candidate adds in order of arrival: over {quantity(len(candidate), 'draw')} {metric} lies between "
             f"{low:.3g} and {high:.3g}. No single draw is its value."
         )
     if reference:
-        furthest = max(d.value for d in reference)
+        furthest = max(reference)
         sentences.append(
             f"The reference adds in order of arrival: {quantity(len(reference), 'further draw')} of it "
             f"{'differs' if len(reference) == 1 else 'differ'} by up to {metric} {furthest:.3g} from the draw that the "
             "candidate is compared with."
         )
     return sentences
-
-
-def agreed(candidate: Sequence[DrawValue]) -> bool:
-    """Whether the verdict is the same on every draw of the candidate."""
-    return len({draw.status for draw in candidate}) <= 1
 
 
 def show(report: ReportData) -> Iterator[Group]:

@@ -7,10 +7,10 @@ from moeparity.bisection.data import ReportData
 from moeparity.bisection.nonfinite.data import Nonfinite
 from moeparity.bisection.record.data import OtherRecord, Record, Recording, deciding, of_both
 from moeparity.bisection.shares.data import Attribution, ShareRow
-from moeparity.bisection.toggles.data import Toggled, ToggleResult, TrialResult
+from moeparity.bisection.toggles.data import Toggled, ToggleResult
 from moeparity.bisection.trace.data import Traced
 from moeparity.bisection.verdict.data import Verdicts
-from moeparity.search.blame import Blame, Fix, Part, Suspect, blame, by_trials
+from moeparity.search.blame import Blame, Fix, Part, Suspect, blame
 from moeparity.search.roles import Role
 
 
@@ -62,31 +62,17 @@ def suspect(toggle: ToggleResult, total: float, share: ShareRow | None = None) -
     """One toggle as `search.blame` reads it: its role and the fractions of `total` that its trials and its share
     give.
     """
-    parts = _part(toggle.alone, total), _part(toggle.restored, total)
-    change = toggle.restored_change_low, toggle.restored_change_high
-    of_trials = by_trials(
-        acts=not toggle.had_no_effect,
-        masked=toggle.masked,
-        legal=toggle.legal,
-        large=toggle.large,
-        parts=parts,
-        change=change,
-    )
+    of_trials, (alone, restored) = toggle.role(total), toggle.parts(total)
     return Suspect(
         name=toggle.name,
         role=of_trials if share is None or of_trials is Role.NO_EFFECT else Role(share.role),
-        alone=parts[0],
-        restored=parts[1],
-        lowers=change[1] < 0,
+        alone=alone,
+        restored=restored,
+        lowers=toggle.restored_change_high < 0,
         restores_all=toggle.restores_all,
         share=None if share is None else _share(share),
         needed=None if share is None else share.needed,
     )
-
-
-def _part(trial: TrialResult | None, total: float) -> float | None:
-    """The trial's KL as a fraction of `total`; None if the trial can't run or `total` is 0."""
-    return None if trial is None or not total > 0 else trial.kl / total
 
 
 def _share(row: ShareRow) -> Part:

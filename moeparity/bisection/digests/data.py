@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+DIGITS = 16
+"""How many hex digits of a SHA-256 a digest has."""
 NOT_FINITE = " not finite"
 """What follows the digest of values if some of them are NaN or infinite."""
 

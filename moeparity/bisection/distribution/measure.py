@@ -1,10 +1,76 @@
-"""Means over tokens of the sums that the observer kept."""
+"""Compares the candidate's whole distribution with the reference's at every scored token."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from typing import Final
+
+import torch
+from torch import Tensor
+
 from moeparity.bisection.context import Context
 from moeparity.bisection.distribution.data import Distribution
-from moeparity.bisection.distribution.observe import DISTRIBUTIONS, Distributions
+from moeparity.bisection.plan import Plan
+from moeparity.bisection.trials import Trials
+from moeparity.bisection.watch import SectionObserver, Watch
+from moeparity.engine.view import NodeView
+from moeparity.metrics.distributions import vocabulary_metrics
+from moeparity.metrics.exact import Exact
+from moeparity.metrics.tokens import CHUNK
+from moeparity.plan.sides import CANDIDATE, REFERENCE
+
+
+@dataclass(slots=True)
+class Distributions(SectionObserver):
+    """Sums over scored tokens with finite values on both sides, by the definitions in `metrics.distributions`.
+
+    Reported log-probabilities are treated as logits, so that every distribution adds up to 1.
+
+    sums: Jensen-Shannon divergence in nats, total variation, top-10 Jaccard, rank change. max_tv: the largest total
+    variation. tokens: how many were measured.
+    """
+
+    output: str
+    reference: str
+    candidate: str
+    input_ids: Tensor
+    loss_mask: Tensor
+    sums: list[Exact] = field(default_factory=lambda: [Exact()] * 4)
+    max_tv: float = 0.0
+    tokens: int = 0
+
+    def see(self, view: NodeView) -> None:
+        """Called by the engine once per node and wave."""
+        if view.node.name != self.output:
+            return
+        rows = slice(*view.wave)
+        reference, candidate = view.tensor(self.reference), view.tensor(self.candidate)
+        scored = self.loss_mask[rows].clone()
+        scored[:, 0] = False
+        sequence, position = scored.nonzero(as_tuple=True)
+        size = max(1, CHUNK // reference.shape[-1])
+        for s, t in zip(torch.split(sequence, size), torch.split(position, size), strict=True):
+            x, y = reference[s, t - 1], candidate[s, t - 1]
+            finite = (x.isfinite() & y.isfinite()).all(-1)
+            metrics = vocabulary_metrics(x[finite], y[finite], self.input_ids[rows][s, t][finite]).cpu()
+            self.sums = [total + further for total, further in zip(self.sums, metrics.sum(-1).tolist(), strict=True)]
+            self.tokens += metrics.shape[-1]
+            if metrics.numel():
+                self.max_tv = max(self.max_tv, float(metrics[1].max()))
+
+    def join(self, part: Distributions, rows: slice) -> None:
+        """Add what another observer saw of later waves, the sequences `rows`."""
+        self.sums = [total + further for total, further in zip(self.sums, part.sums, strict=True)]
+        self.max_tv, self.tokens = max(self.max_tv, part.max_tv), self.tokens + part.tokens
+
+
+def observer(plan: Plan, trials: Trials) -> Distributions:
+    """The observer of both sides."""
+    ids, _, scored = plan.tokens_on_device
+    return Distributions(plan.model.graph.scores, REFERENCE, CANDIDATE, ids, scored)
+
+
+DISTRIBUTIONS: Final[Watch[Distributions]] = Watch("distribution", observer, (Distributions,))
 
 
 def measure(of: Context) -> Distribution | None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Name
+from moeparity.metrics.exact import summed
 from moeparity.metrics.tokens import CHUNK
 from moeparity.numerics.bits import int_view
 
@@ -23,11 +24,7 @@ class Extent:
 
     def __add__(self, addend: Extent) -> Extent:
         """The sum of two extents that have no sequence in common."""
-        return Extent(
-            sequences=self.sequences + addend.sequences,
-            tokens=self.tokens + addend.tokens,
-            pads=self.pads + addend.pads,
-        )
+        return summed(self, addend)
 
     @classmethod
     def of(cls, tokens: Tensor, real: Tensor) -> Extent:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from moeparity.bisection.context import Context
+from moeparity.bisection.context import Context, filled
 from moeparity.bisection.divergence.data import Choice, Divergence, LayerGrowth, NodeError, Root, Size
 from moeparity.bisection.divergence.observe import RECORDS, NodeRecord
 from moeparity.bisection.observed import Observed
@@ -36,12 +36,11 @@ def _roots(plan: Plan, observed: Observed, records: Records) -> Iterator[Root]:
         if record.is_root:
             same_values = not record.root_values.tokens
             extent = record.root_cells if same_values else record.root_values
-            yield Root(
+            yield filled(
+                Root,
+                extent,
                 node=record.node.name,
                 op=record.node.op.name,
-                sequences=extent.sequences,
-                tokens=extent.tokens,
-                pads=extent.pads,
                 same_values=same_values,
                 choices=tuple(_choices(plan, observed, record.node)),
                 unshown=_unshown(plan, record.node),
@@ -127,13 +126,5 @@ def _node_errors(records: Records) -> Iterator[NodeError]:
 
 
 def _size(error: Error) -> Size:
-    return Size(
-        equal_share=error.equal_share,
-        mean_abs=error.mean_abs,
-        max_abs=error.max_abs,
-        mean_ulp=error.mean_ulp,
-        max_ulp=error.max_ulp,
-        relative_l2=error.relative_l2,
-        nonfinite_reference=error.nonfinite[0],
-        nonfinite_candidate=error.nonfinite[1],
-    )
+    reference, candidate = error.nonfinite
+    return filled(Size, error, nonfinite_reference=reference, nonfinite_candidate=candidate)

@@ -12,7 +12,7 @@ from moeparity.bisection.divergence.extent import Extent, other_values
 from moeparity.bisection.observers import reports
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import SHADOW, Trials
-from moeparity.bisection.watch import Watch
+from moeparity.bisection.watch import SectionObserver, Watch
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Name
 from moeparity.metrics.divergence import Error, compare
@@ -44,7 +44,7 @@ class NodeRecord:
 
 
 @dataclass(slots=True)
-class DivergenceObserver:
+class DivergenceObserver(SectionObserver):
     """Finds where the candidate's values leave the reference's, and how far apart they lie.
 
     roots_of: two walkers; a node at which their inputs are equal and their outputs are not is a root. local_of: two
@@ -88,10 +88,6 @@ class DivergenceObserver:
     @property
     def result(self) -> dict[str, NodeRecord]:
         """What was seen, by node."""
-        return self.records
-
-    def part(self, rows: slice) -> dict[str, NodeRecord]:
-        """What was seen of the sequences `rows`, in the form that another observer's `join` takes."""
         return self.records
 
     def join(self, part: dict[str, NodeRecord], rows: slice) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from moeparity.bisection.envelope.observe import BANDS
+from moeparity.bisection.envelope.measure import BANDS
 from moeparity.bisection.envelope.show import INSIDE, envelope_verdict
 from moeparity.bisection.observed import Observed
 from moeparity.plan.difference import Difference

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from moeparity.bisection.context import Context
+from moeparity.bisection.context import Context, filled
 from moeparity.bisection.flips import data
 from moeparity.bisection.flips.census import AFTER_OTHER, AFTER_OWN, BINS, FLIPPED, ROOT, Census, MarginCounts
 from moeparity.bisection.flips.data import LayerFlips, RoutingFlips
@@ -39,15 +39,7 @@ def routing_flips(
     if census is None or not census.flips:
         return None
     layers = tuple(
-        LayerFlips(
-            layer=census.layers[place],
-            tokens=counts.tokens,
-            set_flips=counts.set_flips,
-            slot_flips=counts.slot_flips,
-            slots_replaced=counts.slots_replaced,
-            zero_overlap=counts.zero_overlap,
-        )
-        for place, counts in sorted(census.flips.items())
+        filled(LayerFlips, counts, layer=census.layers[place]) for place, counts in sorted(census.flips.items())
     )
     flip_map = census.has(FLIPPED)
     return RoutingFlips(
@@ -210,7 +202,6 @@ def _cost_of(sums: torch.Tensor) -> data.CostOf | None:
         return None
 
     def mean(values: torch.Tensor) -> data.Mean:
-        interval = token_mean(values, tokens)
-        return data.Mean(estimate=interval.estimate, low=interval.low, high=interval.high)
+        return filled(data.Mean, token_mean(values, tokens))
 
     return data.CostOf(tokens=int(tokens.sum()), kl=mean(sums[1]), k3=mean(sums[2]), abs_delta=mean(sums[3]))

@@ -21,7 +21,7 @@ from moeparity.bisection.kernels import settings_of
 from moeparity.bisection.observers import seen_metrics
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import Trials
-from moeparity.bisection.watch import Watch
+from moeparity.bisection.watch import SectionObserver, Watch
 from moeparity.engine.values import assemble
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Name
@@ -48,7 +48,7 @@ Rankings = Mapping[Case, Ranking]
 """How one side's router ranks, by case of its plan."""
 
 
-class FlipObserver:
+class FlipObserver(SectionObserver):
     """Fills a `Census` as values go by.
 
     rankings: router -> both sides' rankings, by case. attention_mask: bool [B, T]; tokens that are False are left out,

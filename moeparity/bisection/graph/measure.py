@@ -65,7 +65,7 @@ def _of_both(name: str, values: tuple[str, ...], by_side: tuple[tuple[str, str],
 def _reads(node: Node, plan: Plan) -> Iterator[Read]:
     """Each value that the node reads from another node; values from outside the graph are left out."""
     read = set()
-    for side in (plan.reference, plan.candidate):
+    for side in plan.sides.values():
         for in_phase in side.plan.distinct:
             inputs = node.inputs if node.name in in_phase.replaced() else in_phase.read_inputs(node)
             read |= {value for value in inputs if value is not None}

@@ -118,8 +118,8 @@ class _Miner:
     def run_both(self, tokens: TokenSet) -> GateNoise:
         """Run both sides on the same tokens."""
         gate_noise = GateNoise((REFERENCE, CANDIDATE), self.gates, self._mask(tokens))
-        sides = {REFERENCE: self.plan.reference, CANDIDATE: self.plan.candidate}
-        self._run([self._walker(name, side, tokens) for name, side in sides.items()], tokens, gate_noise)
+        walkers = [self._walker(name, side, tokens) for name, side in self.plan.sides.items()]
+        self._run(walkers, tokens, gate_noise)
         return gate_noise
 
     def predict(self, tokens: TokenSet, gate_noise: GateNoise) -> NearTies:

@@ -27,7 +27,7 @@ from moeparity.plan.address import role
 from moeparity.plan.attention_groups import computed_apart
 from moeparity.plan.borders import ends, stage_of
 from moeparity.plan.bound import BoundGraph
-from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
+from moeparity.plan.sides import Side
 from moeparity.probe.collective import COLLECTIVES, in_job
 from moeparity.probe.find import probe
 from moeparity.probe.live_all_reduce import process_groups, start
@@ -55,7 +55,8 @@ def on_real_ranks(plan: Plan, progress: Callback | None = None) -> RealRanks:
     Raises SpecError if the job's number of processes is not the plan's number of ranks, RankError if its ranks are not
     in step, and MoeparityError for a job of one process or a side that cannot be run.
     """
-    sides = {name: side for name, side in _sides(plan).items() if ranks_of(side) > 1}
+    plan.refuse_recorded("--ranks real")
+    sides = {name: side for name, side in plan.sides.items() if ranks_of(side) > 1}
     _refuse_world(plan, {name: ranks_of(side) for name, side in sides.items()})
     # A pass draws from generators of its own, so the states of torch's, which nobody seeded, have no effect.
     with Guard(extra={"recipe": str(plan.recipe)}, rng="broadcast") as guard:
@@ -67,11 +68,6 @@ def on_real_ranks(plan: Plan, progress: Callback | None = None) -> RealRanks:
             results = _identified(results)
     result = RealRanks(backend=str(dist.get_backend()), processes=dist.get_world_size(), sides=tuple(results))
     return replace(result, reading=real_ranks_reading(result))
-
-
-def _sides(plan: Plan) -> Mapping[str, Side]:
-    plan.refuse_recorded("--ranks real")
-    return {REFERENCE: plan.reference, CANDIDATE: plan.candidate}
 
 
 def ranks_of(side: Side) -> int:

@@ -22,8 +22,8 @@ def causes(records: Records, path: Path, *, sampled: bool) -> tuple[LikelyCause,
     """The causes that the diagnosis of logs names if the record is taken as a log's rollout and the side as its
     trainer.
 
-    `path` is the token file. sampled: the record's engine sampled the tokens. () if log-probabilities of the side are not
-    finite.
+    `path` is the token file. sampled: the record's engine sampled the tokens. () if the log-probabilities of the side
+    are not finite.
     """
     if not bool(records.delta(records.recorder).isfinite().all()):
         return ()

@@ -189,9 +189,9 @@ class OtherRecord:
     k3: float
 
 
-def of_both(record: Record, other: OtherRecord | None) -> tuple[Record, ...]:
+def of_both(record: Record, other_record: OtherRecord | None) -> tuple[Record, ...]:
     """The record of the side that sampled, and that of the other one if there is any."""
-    return (record,) if other is None else (record, other.record)
+    return (record,) if other_record is None else (record, other_record.record)
 
 
 def deciding(records: Sequence[Record]) -> Record:

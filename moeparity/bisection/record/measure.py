@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from moeparity.bisection.context import Context
+from moeparity.bisection.floor.measure import floor_sides
 from moeparity.bisection.floor.show import AT_THE_FLOOR
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.record.causes import causes
@@ -28,15 +29,37 @@ from moeparity.bisection.record.data import (
     Status,
 )
 from moeparity.bisection.record.last_digit import half_units
-from moeparity.bisection.record.observe import RECORDED, RECORDED_BY_OTHER, Records
+from moeparity.bisection.record.observe import RECORDED, RECORDED_BY_OTHER, Records, recorder
 from moeparity.bisection.record.show import record_reading
-from moeparity.bisection.record.trials import recorder
-from moeparity.bisection.trials import Kind, TrialKey
+from moeparity.bisection.trials import Kind, Trial, TrialKey, Trials
 from moeparity.engine.walker import Name
+from moeparity.errors import Where
 from moeparity.metrics.interval import sequence_mean, token_mean
 from moeparity.metrics.quantities import k3
 from moeparity.metrics.verdict import Gate, Verdict, judge
 from moeparity.plan.sides import CANDIDATE, REFERENCE
+
+
+def trials(plan: Plan, trials: Trials) -> Trials:
+    """The side that sampled in other micro-batches and with drawn orders, whatever `floor:` says; none if its engine
+    recorded nothing.
+    """
+    tokens = plan.tokens
+    return {} if tokens.logprobs is None and tokens.routed_experts is None else _draws(plan, "record")
+
+
+def other_trials(plan: Plan, trials: Trials) -> Trials:
+    """The same of the other side, if its engine left a record."""
+    return {} if plan.tokens.trainer_logprobs is None else _draws(plan, "other record")
+
+
+def _draws(plan: Plan, kind: Kind) -> Trials:
+    name = recorder(plan, kind)
+    # A trace is no side that could be run anew.
+    if plan.recorded is not None and name == CANDIDATE:
+        return {}
+    sides = floor_sides(plan.sides[name], plan.grid, Where(plan.path))
+    return {TrialKey(kind, of): Trial(side=draw, base=name) for of, draw in sides.items()}
 
 
 def measure(of: Context) -> Recording:
@@ -53,10 +76,10 @@ def measure_other(of: Context) -> OtherRecord | None:
         return None
     tokens = of.plan.tokens
     assert tokens.trainer_logprobs is not None
-    both = tokens.recorded & tokens.recorded_by_trainer
+    with_both = tokens.recorded & tokens.recorded_by_trainer
     delta = torch.empty(0, dtype=torch.float64)
     if tokens.logprobs is not None:
-        delta = tokens.trainer_logprobs[both] - tokens.logprobs[both]
+        delta = tokens.trainer_logprobs[with_both] - tokens.logprobs[with_both]
     return OtherRecord(
         record=_record(of.plan, "other record", records, recorded(records)),
         tokens=len(delta),
@@ -110,7 +133,7 @@ def _pads(plan: Plan, name: str) -> int:
     """How many pads the record's side computes besides the tokens; none in a server's steps, packs and recorded
     schedules.
     """
-    side = plan.candidate if name == CANDIDATE else plan.reference
+    side = plan.sides[name]
     dense = not side.schedule.is_flat and side.schedule.pack is None and side.schedule.recorded is None
     return plan.tokens.pads if dense else 0
 

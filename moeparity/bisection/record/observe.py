@@ -11,9 +11,8 @@ from torch import Tensor
 
 from moeparity.bisection.observers import reports
 from moeparity.bisection.plan import Plan
-from moeparity.bisection.record.trials import recorder
 from moeparity.bisection.trials import Kind, Trials
-from moeparity.bisection.watch import Watch
+from moeparity.bisection.watch import SectionObserver, Watch
 from moeparity.engine.view import Ids, NodeView
 from moeparity.engine.walker import Name
 from moeparity.metrics.tokens import CHUNK, log_probs
@@ -21,7 +20,7 @@ from moeparity.plan.sides import CANDIDATE, REFERENCE
 
 
 @dataclass(slots=True)
-class Records:
+class Records(SectionObserver):
     """Recorded log-probabilities and routes, beside those of several walkers.
 
     recorder: the side that stands for the engine. draws: its trials under choices that nobody would call a difference.
@@ -46,10 +45,6 @@ class Records:
     routed: dict[int, Tensor] = field(default_factory=dict)
     other_sets: dict[tuple[Name, int], Tensor] = field(default_factory=dict)
 
-    def part(self, rows: slice) -> Records:
-        """What was seen of the sequences `rows`, in the form that another observer's `join` takes."""
-        return self
-
     def join(self, part: Records, rows: slice) -> None:
         """Add what another observer saw of later waves, the sequences `rows`."""
         for walker, logprobs in part.computed.items():
@@ -58,11 +53,6 @@ class Records:
             self.routed.setdefault(layer, torch.zeros_like(counts))[rows] = counts[rows]
         for key, counts in part.other_sets.items():
             self.other_sets.setdefault(key, torch.zeros_like(counts))[rows] = counts[rows]
-
-    @property
-    def result(self) -> Records:
-        """This observer itself, which holds the records and what was computed."""
-        return self
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
@@ -123,6 +113,14 @@ def chosen_logprobs(values: Tensor, input_ids: Tensor, mask: Tensor, *, reported
 def same_sets(x: Tensor, y: Tensor) -> Tensor:
     """bool [...]: whether two int64 [..., K] hold the same experts, in any order."""
     return (x.sort(-1).values == y.sort(-1).values).all(-1)
+
+
+def recorder(plan: Plan, kind: Kind) -> str:
+    """The side that stands for the engine of a record."""
+    sampler = plan.recipe.tokens.sampler
+    if kind == "record":
+        return sampler
+    return REFERENCE if sampler == CANDIDATE else CANDIDATE
 
 
 def observer(plan: Plan, trials: Trials) -> Records | None:

@@ -211,20 +211,20 @@ def show(report: ReportData) -> Iterator[Group]:
 
 def show_other(report: ReportData) -> Iterator[Group]:
     """The group about the record of the engine that did not sample, and about how far both engines lie apart."""
-    other = report.other_record
-    if other is None:
+    other_record = report.other_record
+    if other_record is None:
         return
-    record = other.record
+    record = other_record.record
     opening = (Styled(record.status.upper(), _STYLE.get(record.status, "bold")), f"  {record.reading[0]}")
-    yield group(f"Record of the {record.side}'s engine", lines(opening), bullets((*record.reading[1:], *_apart(other))))
+    sentences = (*record.reading[1:], *_apart(other_record))
+    yield group(f"Record of the {record.side}'s engine", lines(opening), bullets(sentences))
 
 
-def _apart(other: OtherRecord) -> Iterator[str]:
-    if other.tokens:
-        yield (
-            f"The engines themselves, this record minus the other one: mean |delta| {other.mean_abs_delta:.3g} nats, "
-            f"k3 {other.k3:.3g}, over {quantity(other.tokens, 'token')}."
-        )
+def _apart(other_record: OtherRecord) -> Iterator[str]:
+    if other_record.tokens:
+        distance = f"mean |delta| {other_record.mean_abs_delta:.3g} nats, k3 {other_record.k3:.3g}"
+        tokens = quantity(other_record.tokens, "token")
+        yield f"The engines themselves, this record minus the other one: {distance}, over {tokens}."
 
 
 def show_recorded(report: ReportData) -> Iterator[Group]:

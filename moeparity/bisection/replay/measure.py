@@ -1,8 +1,9 @@
-"""The replay ladder, from what the first pass saw of the candidate and of toggles with forced routes."""
+"""The replay ladder: the candidate, and each toggle alone, with more and more of the reference's routes forced."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 from moeparity.bisection.context import Context
@@ -10,12 +11,37 @@ from moeparity.bisection.observed import Observed
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.replay.data import Replay, ReplayedToggle, Rung
 from moeparity.bisection.replay.show import replay_reading
-from moeparity.bisection.trials import TrialKey, alone
-from moeparity.engine.routes import IDS, NATURAL, REPLAYED, Routes
+from moeparity.bisection.trials import Trial, TrialKey, Trials, alone
+from moeparity.engine.routes import IDS, NATURAL, REPLAYED, Forced, Routes, replayed_plan
 from moeparity.engine.walker import Name
+from moeparity.errors import SpecError
 from moeparity.metrics.interval import token_mean
 from moeparity.metrics.tokens import SequenceSums
-from moeparity.plan.sides import CANDIDATE
+from moeparity.plan.sides import CANDIDATE, REFERENCE
+
+
+def trials(plan: Plan, trials: Trials) -> Trials:
+    """Trials with forced routes; mixtures whose routes cannot be forced are left out.
+
+    None without a router, or if the recipe asks for no ladder.
+    """
+    if not plan.recipe.replay or not any(node.op.routes for node in plan.model.graph.nodes):
+        return {}
+    whole = {toggle.name for toggle in plan.trial_toggles}
+    sides = {TrialKey("candidate", forced=routes): plan.candidate for routes in REPLAYED}
+    sides |= {
+        replace(key, forced=IDS): trial.side for key, trial in trials.items() if key.kind == "alone" and key.of in whole
+    }
+    forced_trials: Trials = {}
+    for key, side in sides.items():
+        with suppress(SpecError):
+            replayed_plan(side.plan, plan.reference.plan)
+            assert key.forced != "natural"
+            routes = Forced(of=REFERENCE, replayed=key.forced)
+            forced_trials[key] = Trial(
+                side=side, base=CANDIDATE if key.kind == "candidate" else REFERENCE, routes=routes
+            )
+    return forced_trials
 
 
 def measure(of: Context) -> Replay | None:
@@ -71,12 +97,9 @@ def _rung(routes: Routes, walker: Name, sums: SequenceSums, sums_above: Sequence
 
 
 def _toggles(plan: Plan, observed: Observed) -> Iterator[ReplayedToggle]:
-    for toggle in plan.trial_toggles:
-        if toggle.parent is None:
-            key = alone(toggle)
-            yield ReplayedToggle(
-                name=toggle.name, alone=_kl(observed, key), alone_forced=_kl(observed, replace(key, forced=IDS))
-            )
+    for toggle in plan.whole_toggles:
+        key, forced = alone(toggle), replace(alone(toggle), forced=IDS)
+        yield ReplayedToggle(name=toggle.name, alone=_kl(observed, key), alone_forced=_kl(observed, forced))
 
 
 def _kl(observed: Observed, key: TrialKey) -> float | None:

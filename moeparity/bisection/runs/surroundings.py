@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from moeparity.bisection.digests.inputs import of_tokens, of_weights
-from moeparity.bisection.digests.observe import joined
+from moeparity.bisection.digests.measure import joined, of_tokens, of_weights
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.fingerprint import source, variables
 from moeparity.inputs.machine import cpu_name, device_name, matmul_precision, versions

@@ -17,7 +17,7 @@ from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
 def measure(of: Context) -> Schedule:
     """The section; it is worked out from the plans, nothing is measured."""
     plan = of.plan
-    sides = {REFERENCE: plan.reference, CANDIDATE: plan.candidate}
+    sides = plan.sides
     views = {name: seeing(side.plan) for name, side in sides.items()}
     steps = {name: tuple(steps_of(plan, side)) for name, side in sides.items()}
     reading = schedule_reading(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fractions import Fraction
 
-from moeparity.bisection.context import Context
+from moeparity.bisection.context import Context, filled
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.shares.data import (
     ApartRow,
@@ -37,14 +37,15 @@ def measure(of: Context) -> Attribution | None:
 def _evidence(plan: Plan) -> Evidence:
     """By name of each toggle and of each part of one, the lowest level of the values that it switches."""
     sides = plan.reference.plan, plan.candidate.plan
-    whole = [toggle for toggle in plan.trial_toggles if toggle.parent is None]
-    every = [member for toggle in whole for member in (toggle, *parts_of(toggle))]
+    every = [member for toggle in plan.whole_toggles for member in (toggle, *parts_of(toggle))]
     return {toggle.name: levels.in_words(levels.evidence(toggle.members, *sides)) for toggle in every}
 
 
 def _attribution(blame: Searched, evidence: Evidence) -> Attribution:
     """The searches' results in plain numbers."""
-    return Attribution(
+    return filled(
+        Attribution,
+        blame,
         shares=_shares(blame.shares, evidence),
         forced=None if blame.forced is None else _shares(blame.forced, evidence),
         apart=None if blame.apart is None else _apart(blame.apart),
@@ -55,31 +56,27 @@ def _attribution(blame: Searched, evidence: Evidence) -> Attribution:
         exhaustive=blame.fixes.exhaustive,
         refused=blame.fixes.refused,
         kept=None if blame.may_stay is None else _kept_row(blame.may_stay, evidence),
-        in_fp32=blame.in_fp32,
-        mixtures=blame.mixtures,
     )
 
 
 def _shares(waterfall: Waterfall, evidence: Evidence) -> Shares:
-    return Shares(
+    return filled(
+        Shares,
+        waterfall,
         total=None if waterfall.total is None else float(waterfall.total),
-        exact=waterfall.exact,
-        orders=waterfall.orders,
-        left_out=waterfall.left_out,
         rows=tuple(_row(share, waterfall.total, evidence) for share in waterfall.shares),
     )
 
 
 def _row(share: Share, total: Fraction | None, evidence: Evidence) -> ShareRow:
-    return ShareRow(
-        name=share.name,
+    return filled(
+        ShareRow,
+        share,
         evidence=evidence[share.name],
-        depth=share.depth,
         share=float(share.share),
         of_whole=float(share.share / total) if total else 0.0,
         of_whole_low=share.part[0],
         of_whole_high=share.part[1],
-        standard_error=share.standard_error,
         low=share.interval[0],
         high=share.interval[1],
         k3=None if share.k3 is None else float(share.k3),
@@ -87,7 +84,6 @@ def _row(share: Share, total: Fraction | None, evidence: Evidence) -> ShareRow:
         restored=_kl(share.restored),
         change_low=share.change[0],
         change_high=share.change[1],
-        needed=share.needed,
         role=share.role.value,
     )
 
@@ -97,8 +93,9 @@ def _kl(outcome: Outcome | None) -> float | None:
 
 
 def _apart(apart: Apart) -> ApartRow:
-    return ApartRow(
-        toggles=apart.toggles,
+    return filled(
+        ApartRow,
+        apart,
         without=_kl(apart.without),
         change_low=apart.change[0],
         change_high=apart.change[1],
@@ -110,9 +107,9 @@ def _apart(apart: Apart) -> ApartRow:
 
 
 def _interaction(pair: Interaction) -> InteractionRow:
-    return InteractionRow(
-        first=pair.first,
-        second=pair.second,
+    return filled(
+        InteractionRow,
+        pair,
         in_reference=None if pair.in_reference is None else float(pair.in_reference),
         in_reference_low=pair.in_reference_interval[0],
         in_reference_high=pair.in_reference_interval[1],
@@ -123,22 +120,11 @@ def _interaction(pair: Interaction) -> InteractionRow:
 
 
 def _fix_set(fix: FixSet, evidence: Evidence) -> FixSetRow:
-    return FixSetRow(
-        toggles=fix.toggles,
-        evidence=tuple(evidence[name] for name in fix.toggles),
-        kl=fix.outcome.value,
-        upper=fix.outcome.upper,
-        exact=fix.outcome.exact,
-        minimal=fix.minimal,
-        spoiled_by=fix.spoiled_by,
-    )
+    of_toggles = tuple(evidence[name] for name in fix.toggles)
+    outcome = fix.outcome
+    return filled(FixSetRow, fix, evidence=of_toggles, kl=outcome.value, upper=outcome.upper, exact=outcome.exact)
 
 
 def _kept_row(allowed: MayStay, evidence: Evidence) -> KeptRow:
-    return KeptRow(
-        toggles=allowed.toggles,
-        evidence=tuple(evidence[name] for name in allowed.toggles),
-        restored=allowed.restored.toggles,
-        cost=allowed.cost,
-        certain=allowed.certain,
-    )
+    of_toggles = tuple(evidence[name] for name in allowed.toggles)
+    return filled(KeptRow, allowed, evidence=of_toggles, restored=allowed.restored.toggles)

@@ -28,11 +28,52 @@ from moeparity.progress import Callback
 from moeparity.search.fixes import Fixes, MayStay, fix_sets, keep
 from moeparity.search.interactions import Interaction, interactions
 from moeparity.search.judged_apart import Apart, judged_apart
-from moeparity.search.localise import localise
+from moeparity.search.ledger import mixtures_needed
 from moeparity.search.memo import Evaluate, Memo, Mixture, Outcome
 from moeparity.search.roles import Role
 from moeparity.search.tree import Cell, Group, leaves, name
-from moeparity.search.waterfall import Share, Waterfall, waterfall
+from moeparity.search.waterfall import Share, Waterfall, localise, waterfall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixtureCounts:
+    """The fewest and the most mixtures that may be asked for.
+
+    Fewest: no expert set differs, and nothing is taken apart. Most: shares with forced experts too, all toggles taken
+    apart and all sets of fixes tried, each as far as its budget goes.
+    """
+
+    fewest: int
+    most: int
+
+    def __str__(self) -> str:
+        """`22 to 190 mixtures`."""
+        numbers = f"{self.fewest:,}" if self.fewest == self.most else f"{self.fewest:,} to {self.most:,}"
+        return f"{numbers} mixture{'s' * (self.most != 1)}"
+
+
+def expected_mixtures(plan: Plan) -> MixtureCounts:
+    """The mixtures of a plan with `attribute:`, beyond those of its first pass."""
+    whole = plan.whole_toggles
+    if not whole:
+        return MixtureCounts(fewest=0, most=0)
+    budget, count = plan.recipe.mixtures, len(whole)
+    shares = mixtures_needed(_tree(whole, opened=False))
+    # The first pass runs each toggle alone and restored. With one toggle or two, these are the same mixtures.
+    in_first_pass = 1 if count == 1 else 2 if count == 2 else 2 * count
+    subsets = min(1 << count, budget)
+    inside = min(mixtures_needed(_tree(whole, opened=True)) - shares, budget)
+    pairs = min(count, INTERACTING) * (min(count, INTERACTING) - 1) // 2
+    fixes = max(subsets - shares, 0)
+    return MixtureCounts(
+        fewest=max(shares - in_first_pass, 0), most=2 * shares - in_first_pass + inside + fixes + pairs
+    )
+
+
+def _tree(whole: Sequence[Toggle], *, opened: bool) -> Cell:
+    cells: tuple[Cell, ...] = tuple(cell_of(toggle) if opened else toggle.name for toggle in whole)
+    return Group("all", cells) if len(cells) > 1 else cells[0]
+
 
 INTERACTING = 8
 """At most so many toggles, those with the largest shares, are paired to look for interactions."""
@@ -82,7 +123,7 @@ def shared_out(
 
     Mixtures that the bisection's own passes have run are not run again.
     """
-    whole = [toggle for toggle in plan.trial_toggles if toggle.parent is None]
+    whole = plan.whole_toggles
     if not whole:
         return None
     cells = {toggle.name: cell_of(toggle) for toggle in whole}
@@ -203,14 +244,12 @@ def _rebound(plan: Plan, variant: variant_schema.Variant) -> Side:
 
 def _in_fp32(plan: Plan, progress: Callback | None) -> float | None:
     """KL(candidate || reference) with both sides in fp32; None if a side is not in 16 bits, or if an op refuses it."""
-    sides = (plan.reference, plan.candidate)
-    if plan.functions or any(side.plan.dtype not in ("bf16", "fp16") for side in sides):
+    if plan.functions or any(side.plan.dtype not in ("bf16", "fp16") for side in plan.sides.values()):
         return None
     with suppress(SpecError):
         variants = (plan.recipe.reference, plan.recipe.candidate)
         reference, candidate = (_rebound(plan, variant) for variant in variants)
-        ids, _, scored = plan.tokens_on_device
-        logits = Logits(plan.model.graph.scores, REFERENCE, [CANDIDATE], ids, scored, plan.recipe.tokens.sampler)
+        logits = Logits.of(plan, [CANDIDATE])
         walkers = [walker(plan, REFERENCE, reference), walker(plan, CANDIDATE, candidate)]
         plan.passes(progress).run(walkers, [logits])
         return logits.sums(CANDIDATE).mean("kl_candidate_reference")

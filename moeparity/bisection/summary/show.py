@@ -27,12 +27,12 @@ _NAMED = 4
 
 def recorded(records: Sequence[Record]) -> str:
     """The line `record`: of each engine that left one, if both did with the name of its side."""
-    given = [record for record in records if record.status != "no record"]
-    if not given:
+    with_records = [record for record in records if record.status != "no record"]
+    if not with_records:
         return "none given: this compares two simulations"
     if len(records) == 1:
-        return _recorded(given[0])
-    return "; ".join(f"{record.side} {_recorded(record)}" for record in given)
+        return _recorded(with_records[0])
+    return "; ".join(f"{record.side} {_recorded(record)}" for record in with_records)
 
 
 def _recorded(record: Record) -> str:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from moeparity.plan.evidence import in_words
+from moeparity.search.blame import by_trials
+from moeparity.search.contrast import Interval
+from moeparity.search.roles import Role
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
@@ -34,6 +39,8 @@ class ToggleResult:
 
     large: alone it surely makes, and restored it surely leaves, `roles.LEAST_SATURATION` of the KL. legal: an engine
     may take either value without computing another model. restores_all: restored, every node has the reference's bits.
+    had_no_effect: both trials ran, and neither changed a bit. masked: it changes bits alone, and restoring it changes
+    none.
     """
 
     name: str
@@ -61,6 +68,41 @@ class ToggleResult:
     legal: bool
     had_no_effect: bool
     masked: bool
+
+    @property
+    def evidence(self) -> tuple[str, str]:
+        """The lowest level of its values, on the reference and on the candidate."""
+        return self.reference_evidence, self.candidate_evidence
+
+    @property
+    def label(self) -> str:
+        """Its name and its evidence."""
+        return f"{self.name} ({in_words(self.evidence)})"
+
+    @property
+    def change(self) -> Interval:
+        """The 95 % interval of the restored trial's KL minus the candidate's, nats per token."""
+        return self.restored_change_low, self.restored_change_high
+
+    def parts(self, total: float) -> tuple[float | None, float | None]:
+        """The fractions of the whole KL that it makes alone, and that are left with it restored.
+
+        None for a trial that can't run, and if `total` is not above 0.
+        """
+        trials = (self.alone, self.restored)
+        alone, restored = (None if trial is None or not total > 0 else trial.kl / total for trial in trials)
+        return alone, restored
+
+    def role(self, total: float) -> Role:
+        """Its role in a KL of `total` nats per token, by its two trials."""
+        return by_trials(
+            acts=not self.had_no_effect,
+            masked=self.masked,
+            legal=self.legal,
+            large=self.large,
+            parts=self.parts(total),
+            change=self.change,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

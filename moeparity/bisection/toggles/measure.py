@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from moeparity.bisection.context import Context
+from moeparity.bisection.context import Context, filled
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.shares.reading import fix_reading, share_reading
 from moeparity.bisection.shares.search import SHARES, Searched
-from moeparity.bisection.toggles.data import LeftOut, Offset, Swap, Toggled, ToggleResult
-from moeparity.bisection.toggles.effect import Effect, worth_splitting
-from moeparity.bisection.toggles.effects import measured, total_kl
+from moeparity.bisection.toggles.data import LeftOut, Offset, Swap, Toggled
+from moeparity.bisection.toggles.effects import measured, total_kl, worth_splitting
 from moeparity.bisection.toggles.search import OFFSETTING
 from moeparity.bisection.toggles.show import reading
 from moeparity.bisection.trials import TrialKey, in_words
 from moeparity.engine.routes import NATURAL
 from moeparity.plan.address import pattern
-from moeparity.plan.difference import two_sided
-from moeparity.plan.sides import CANDIDATE, REFERENCE
 from moeparity.plan.toggles import Toggle
 from moeparity.search.offsetting import OffsettingPair
 
@@ -27,15 +24,17 @@ from moeparity.search.offsetting import OffsettingPair
 def measure(of: Context) -> Toggled:
     """Every toggle, every swapped block, and what they mean."""
     plan, observed = of.plan, of.observed
-    effects = [measured(toggle, plan, observed) for toggle in plan.trial_toggles]
+    toggles = tuple(measured(toggle, plan, observed) for toggle in plan.trial_toggles)
     blame = observed.of_search(SHARES)
-    sentences = None if blame is None else _share_sentences(plan, blame, {e.toggle.name: e.label for e in effects})
+    sentences = (
+        None if blame is None else _share_sentences(plan, blame, {toggle.name: toggle.label for toggle in toggles})
+    )
     pairs = (observed.of_search(OFFSETTING) or ()) if blame is None else blame.shares.pairs
     offsets = tuple(_offset(pair, plan) for pair in pairs)
     return Toggled(
-        toggles=tuple(_toggle_result(effect) for effect in effects),
+        toggles=toggles,
         swaps=tuple(_swap(selector, plan, observed) for selector in plan.swaps),
-        reading=tuple(reading(effects, total_kl(observed), sentences, offsets)),
+        reading=tuple(reading(toggles, total_kl(observed), sentences, offsets)),
         offsets=offsets,
         left_out=left_out(observed.refused, () if blame is None else blame.refused),
     )
@@ -62,57 +61,25 @@ def left_out(refused: Mapping[TrialKey, str], mixtures: Iterable[str] = ()) -> t
 
 def worth_taking_apart(plan: Plan, observed: Observed) -> list[Toggle]:
     """The toggles that are worth a further pass to take them apart."""
-    return worth_splitting([measured(toggle, plan, observed) for toggle in plan.toggles], total_kl(observed))
-
-
-def _toggle_result(effect: Effect) -> ToggleResult:
-    toggle = effect.toggle
-    return ToggleResult(
-        name=toggle.name,
-        kind=toggle.kind,
-        **two_sided(toggle),
-        reference_changed_by=toggle.reference_changed_by,
-        candidate_changed_by=toggle.candidate_changed_by,
-        reference_evidence=effect.evidence[0],
-        candidate_evidence=effect.evidence[1],
-        parent=toggle.parent,
-        nodes=len(toggle.nodes),
-        reference_resting=toggle.resting(REFERENCE),
-        candidate_resting=toggle.resting(CANDIDATE),
-        alone=effect.alone,
-        restored=effect.restored,
-        restored_change_low=effect.change[0],
-        restored_change_high=effect.change[1],
-        restores_all=effect.restores_all,
-        large=effect.is_large,
-        legal=effect.is_legal,
-        had_no_effect=effect.had_no_effect,
-        masked=effect.is_masked,
-    )
+    results = [measured(toggle, plan, observed) for toggle in plan.toggles]
+    names = worth_splitting(results, total_kl(observed))
+    return [toggle for toggle in plan.toggles if toggle.name in names]
 
 
 def _offset(pair: OffsettingPair, plan: Plan) -> Offset:
     nodes = {toggle.name: pattern(toggle.nodes) for toggle in plan.toggles}
-    return Offset(
-        first=pair.first,
-        second=pair.second,
-        first_nodes=nodes[pair.first],
-        second_nodes=nodes[pair.second],
-        first_alone=pair.first_alone,
-        second_alone=pair.second_alone,
-        together=pair.together,
-    )
+    return filled(Offset, pair, first_nodes=nodes[pair.first], second_nodes=nodes[pair.second])
 
 
 def _swap(selector: str, plan: Plan, observed: Observed) -> Swap:
     nodes, toggle = plan.swaps[selector]
-    result = None if toggle is None else _toggle_result(measured(toggle, plan, observed))
+    result = None if toggle is None else measured(toggle, plan, observed)
     return Swap(selector=selector, nodes=len(nodes), toggle=result)
 
 
 def _share_sentences(plan: Plan, blame: Searched, labels: Mapping[str, str]) -> list[str]:
     """Sentences on who is to blame and what to restore; toggles go by their labels."""
-    dtype = " and ".join(dict.fromkeys(side.plan.dtype for side in (plan.reference, plan.candidate)))
+    dtype = " and ".join(dict.fromkeys(side.plan.dtype for side in plan.sides.values()))
     label = labels.__getitem__
     shares = share_reading(
         blame.shares.renamed(label),

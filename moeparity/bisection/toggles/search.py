@@ -26,7 +26,7 @@ def search(
     """
     if plan.recipe.attribute:
         return None
-    whole = [toggle for toggle in plan.trial_toggles if toggle.parent is None]
+    whole = plan.whole_toggles
     # Intervals take long with many sequences, and a toggle that does not raise the KL at all needs none.
     raising = [toggle for toggle in whole if _raises(toggle, observed)]
     if len(raising) < 2:

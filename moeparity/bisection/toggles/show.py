@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 from moeparity.bisection.data import ReportData
 from moeparity.bisection.toggles.data import LeftOut, Offset, Swap, ToggleResult, TrialResult
-from moeparity.bisection.toggles.effect import Effect
 from moeparity.output.blocks import Column, Group, Row, Styled, Table, bullets, columns, group, notes, stacked, table
 from moeparity.output.figures import Across, Dot, Mark, Strip, Strips, Whisker
 from moeparity.output.words import enumerated, of_whole, percent, quantity
@@ -19,30 +18,30 @@ from moeparity.search.roles import LEAST_SATURATION, SATURATION, Role
 
 
 def reading(
-    effects: Sequence[Effect], total_kl: float, shares: Sequence[str] | None = None, offsets: Sequence[Offset] = ()
+    toggles: Sequence[ToggleResult], total: float, shares: Sequence[str] | None = None, offsets: Sequence[Offset] = ()
 ) -> list[str]:
-    """The table of effects in sentences; `total_kl` is the candidate's KL, in nats per token.
+    """What the trials say in sentences; `total` is the candidate's KL, in nats per token.
 
     shares: sentences on who makes the KL, if there are shares; None: they are made from the two trials of each toggle.
     offsets: pairs that offset each other. Of the parts of a toggle that was taken apart, only the largest is named.
     """
-    parts = [e for e in effects if e.toggle.parent is not None]
-    effects = [e for e in effects if e.toggle.parent is None]
-    sentences = _makers(effects, total_kl, offsets) if shares is None else shares
+    parts = [e for e in toggles if e.parent is not None]
+    toggles = [e for e in toggles if e.parent is None]
+    sentences = _makers(toggles, total, offsets) if shares is None else shares
     return [
-        *_unsure(effects),
-        *_other_functions(effects),
-        *_acting(effects, total_kl),
+        *_unsure(toggles),
+        *_other_functions(toggles),
+        *_acting(toggles, total),
         *map(_offset, offsets),
         *sentences,
-        *_largest_parts(effects, parts, total_kl),
-        *_what_sets(effects),
+        *_largest_parts(toggles, parts, total),
+        *_what_sets(toggles),
     ]
 
 
-def _unsure(effects: Sequence[Effect]) -> Iterator[str]:
+def _unsure(toggles: Sequence[ToggleResult]) -> Iterator[str]:
     """Opening sentences: which answers rest on values that are not known of the engines."""
-    unsure = [e for e in effects if not e.had_no_effect and not {*NOT_KNOWN}.isdisjoint(e.evidence)]
+    unsure = [e for e in toggles if not e.had_no_effect and not {*NOT_KNOWN}.isdisjoint(e.evidence)]
     if unsure:
         yield (
             f"This rests on values that nobody vouches for, {_labels(unsure)}: what follows holds of the values that "
@@ -50,9 +49,9 @@ def _unsure(effects: Sequence[Effect]) -> Iterator[str]:
         )
 
 
-def _other_functions(effects: Sequence[Effect]) -> Iterator[str]:
+def _other_functions(toggles: Sequence[ToggleResult]) -> Iterator[str]:
     """Which toggles compute another model, so that both sides can't be right."""
-    others = [e for e in effects if e.toggle.kind == SEMANTICS and not e.had_no_effect]
+    others = [e for e in toggles if e.kind == SEMANTICS and not e.had_no_effect]
     if others:
         verb, them = ("decides", "it") if len(others) == 1 else ("decide", "them")
         yield (
@@ -61,22 +60,22 @@ def _other_functions(effects: Sequence[Effect]) -> Iterator[str]:
         )
 
 
-def _acting(effects: Sequence[Effect], total_kl: float) -> list[str]:
+def _acting(toggles: Sequence[ToggleResult], total: float) -> list[str]:
     """Which toggles have an effect at all, and whether it shows."""
-    idle = [e for e in effects if e.had_no_effect]
+    idle = [e for e in toggles if e.had_no_effect]
     sentences = [f"{_labels(idle)} had no effect: no bit changed at any node."] if idle else []
-    active = [e for e in effects if not e.had_no_effect]
-    masked_effects = [e for e in active if e.is_masked]
-    if masked_effects:
-        sentences.append(f"Masked in the candidate: {_labels(masked_effects)}. Restoring alone changes no bit there.")
-    refusals = [e for e in effects if e.alone is None or e.restored is None]
+    active = [e for e in toggles if not e.had_no_effect]
+    masked = [e for e in active if e.masked]
+    if masked:
+        sentences.append(f"Masked in the candidate: {_labels(masked)}. Restoring alone changes no bit there.")
+    refusals = [e for e in toggles if e.alone is None or e.restored is None]
     if refusals:
         sentences.append(
             f"{_labels(refusals)} could not be tried both ways, since an op refuses a mixture: see what is left out."
         )
-    if active and total_kl == 0:
+    if active and total == 0:
         sentences.append("Bits change, but none of the changes reaches a scored token.")
-    if len(active) == 1 and total_kl > 0:
+    if len(active) == 1 and total > 0:
         sentences.append(f"{active[0].label} alone makes the whole difference.")
     return sentences
 
@@ -97,33 +96,33 @@ def _offset(pair: Offset) -> str:
     )
 
 
-def _makers(effects: Sequence[Effect], total_kl: float, offsets: Sequence[Offset]) -> list[str]:
+def _makers(toggles: Sequence[ToggleResult], total: float, offsets: Sequence[Offset]) -> list[str]:
     """Which toggles make the divergence, as far as their two trials tell."""
     # Pairs that offset each other have had their sentence.
     in_pairs = {name for pair in offsets for name in (pair.first, pair.second)}
-    active = [e for e in effects if not e.had_no_effect and e.toggle.name not in in_pairs]
-    if len(active) < 2 or not total_kl > 0:
+    active = [e for e in toggles if not e.had_no_effect and e.name not in in_pairs]
+    if len(active) < 2 or not total > 0:
         return []
     sentences = []
-    seem_large = [e for e in active if not e.is_masked and seems_large(e.parts(total_kl))]
-    saturated_effects = [e for e in seem_large if e.role(total_kl) is Role.SATURATED]
-    if len(saturated_effects) > 1:
+    seem_large = [e for e in active if not e.masked and seems_large(e.parts(total))]
+    saturated = [e for e in seem_large if e.role(total) is Role.SATURATED]
+    if len(saturated) > 1:
         sentences.append(
-            f"Saturated: {_labels(saturated_effects)} are interchangeable. Each alone costs at least "
+            f"Saturated: {_labels(saturated)} are interchangeable. Each alone costs at least "
             f"{SATURATION:.0%} of the whole divergence (95% interval: at least {LEAST_SATURATION:.0%}), and restoring "
             "any one of them leaves as much. Rounding noise, once seeded, grows to the same size: only restoring all "
             "toggles gives the reference's bits."
         )
-        sentences += [_apart(e, total_kl) for e in seem_large if e.is_large and not e.is_legal]
-    open_effects = [e for e in seem_large if e.is_legal and e.role(total_kl) is Role.UNDECIDED]
-    if open_effects and len(saturated_effects) + len(open_effects) > 1:
+        sentences += [_apart(e, total) for e in seem_large if e.large and not e.legal]
+    open = [e for e in seem_large if e.legal and e.role(total) is Role.UNDECIDED]
+    if open and len(saturated) + len(open) > 1:
         sentences.append(
-            f"Not decided with these sequences: whether other choices can replace {_labels(open_effects)}. Alone "
-            f"{'each' if open_effects[1:] else 'it'} costs at least {SATURATION:.0%} of the whole divergence, and "
+            f"Not decided with these sequences: whether other choices can replace {_labels(open)}. Alone "
+            f"{'each' if open[1:] else 'it'} costs at least {SATURATION:.0%} of the whole divergence, and "
             f"restoring it alone leaves at least {SATURATION:.0%}, but the 95% intervals do not settle it."
         )
     sentences += [
-        f"Restoring {e.label} alone removes {1 - e.restored.kl / total_kl:.0%} of the divergence."
+        f"Restoring {e.label} alone removes {1 - e.restored.kl / total:.0%} of the divergence."
         for e in active
         if e.restored is not None and surely_below(e.change)
     ]
@@ -133,45 +132,44 @@ def _makers(effects: Sequence[Effect], total_kl: float, offsets: Sequence[Offset
     return sentences
 
 
-def _apart(effect: Effect, total_kl: float) -> str:
+def _apart(toggle: ToggleResult, total: float) -> str:
     """A toggle that is as large as the saturated ones, but not a legal choice."""
-    assert effect.alone is not None
-    assert effect.restored is not None
+    assert toggle.alone is not None
+    assert toggle.restored is not None
     return (
-        f"{effect.label} is as large and not one of them, being no rounding but another function: alone it costs "
-        f"{effect.alone.kl / total_kl:.0%} of the whole divergence, and restoring it leaves "
-        f"{effect.restored.kl / total_kl:.0%} of it."
+        f"{toggle.label} is as large and not one of them, being no rounding but another function: alone it costs "
+        f"{toggle.alone.kl / total:.0%} of the whole divergence, and restoring it leaves "
+        f"{toggle.restored.kl / total:.0%} of it."
     )
 
 
-def _largest_parts(effects: Sequence[Effect], parts: Sequence[Effect], total_kl: float) -> Iterator[str]:
+def _largest_parts(toggles: Sequence[ToggleResult], parts: Sequence[ToggleResult], total: float) -> Iterator[str]:
     """For each toggle that was taken apart, the smallest part that alone still makes most of what the toggle makes."""
-    for effect in effects:
-        part: Effect | None = effect
+    for toggle in toggles:
+        part: ToggleResult | None = toggle
         while part is not None and part.alone is not None:
-            members = [p for p in parts if p.toggle.parent == part.toggle.name and p.alone is not None]
+            members = [p for p in parts if p.parent == part.name and p.alone is not None]
             largest = max(members, key=lambda p: p.alone.kl if p.alone else 0.0, default=None)
             if largest is None or largest.alone is None or largest.alone.kl < SATURATION * part.alone.kl:
                 break
             part = largest
-        if part is not None and part is not effect and part.alone is not None and total_kl > 0:
+        if part is not None and part is not toggle and part.alone is not None and total > 0:
             yield (
-                f"In {effect.label} the largest part is {part.label}: alone it costs "
-                f"{part.alone.kl / total_kl:.0%} of the whole divergence."
+                f"In {toggle.label} the largest part is {part.label}: alone it costs "
+                f"{part.alone.kl / total:.0%} of the whole divergence."
             )
 
 
-def _what_sets(effects: Sequence[Effect]) -> Iterator[str]:
+def _what_sets(toggles: Sequence[ToggleResult]) -> Iterator[str]:
     """For each toggle with an effect, what each side runs and which flags would change it; the most expensive first."""
-    active = [e for e in effects if not e.had_no_effect and e.toggle.has_flag]
-    groups: dict[tuple[str, str], list[Effect]] = {}
-    for effect in sorted(active, key=lambda e: e.alone.kl if e.alone else 0.0, reverse=True):
-        t = effect.toggle
-        causes = {"reference": t.reference_set_by, "candidate": t.candidate_set_by}
-        changes = {"reference": t.reference_changed_by, "candidate": t.candidate_changed_by}
+    active = [e for e in toggles if not e.had_no_effect and (e.reference_changed_by or e.candidate_changed_by)]
+    groups: dict[tuple[str, str], list[ToggleResult]] = {}
+    for toggle in sorted(active, key=lambda e: e.alone.kl if e.alone else 0.0, reverse=True):
+        causes = {"reference": toggle.reference_set_by, "candidate": toggle.candidate_set_by}
+        changes = {"reference": toggle.reference_changed_by, "candidate": toggle.candidate_changed_by}
         cause = " and ".join(f"on the {side} by {by}" for side, by in causes.items() if by)
         change = " or ".join(f"{by} on the {side}" for side, by in changes.items() if by)
-        groups.setdefault((cause, change), []).append(effect)
+        groups.setdefault((cause, change), []).append(toggle)
     for (cause, change), members in groups.items():
         yield (
             f"{_names(members)} {'is' if len(members) == 1 else 'are'} set {cause}. "
@@ -179,12 +177,12 @@ def _what_sets(effects: Sequence[Effect]) -> Iterator[str]:
         )
 
 
-def _labels(effects: Sequence[Effect]) -> str:
-    return enumerated([effect.label for effect in effects])
+def _labels(toggles: Sequence[ToggleResult]) -> str:
+    return enumerated([toggle.label for toggle in toggles])
 
 
-def _names(effects: Sequence[Effect]) -> str:
-    return enumerated([effect.toggle.name for effect in effects])
+def _names(toggles: Sequence[ToggleResult]) -> str:
+    return enumerated([toggle.name for toggle in toggles])
 
 
 _TITLES = ("class", "alone: KL", "flips", "restored: KL")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from moeparity.bisection.context import Context
+from moeparity.bisection.context import Context, filled
 from moeparity.bisection.divergence.data import Divergence, Root
 from moeparity.bisection.trace.data import GraftedRoutes, Segment, Traced
 from moeparity.bisection.trace.search import GRAFTED, Grafted
@@ -41,15 +41,13 @@ def measure(of: Context) -> Traced | None:
     )
     walked = plan.walked(plan.reference).on(*plan.tokens.input_ids.shape)
     steps = [step for step in walked.steps if not step.filler]
-    traced = Traced(
+    traced = filled(
+        Traced,
+        recorded,
         folder=display_path(recorded.folder),
-        program=recorded.program,
         forwards=forwards(recorded),
-        others=recorded.others,
-        tokens=recorded.tokens,
         real_tokens=int(plan.tokens.attention_mask.sum()),
         together=_together(recorded, steps),
-        whole=recorded.whole,
         logits=graph.output in recorded.grafts,
         shown=len(graph.nodes) - len(unknown),
         nodes=len(graph.nodes),

@@ -59,13 +59,10 @@ def search(plan: Plan, observed: Observed, progress: Callback | None, store: Pie
         return None
     own_cuts = list(cuts(plan.model.graph, plan.recorded.grafts))
     trials = [*_grafted(plan, own_cuts), *_routed(plan)]
-    ids, _, scored = plan.tokens_on_device
     sums: dict[str, SequenceSums] = {}
 
     def observing(trials: Sequence[Walker]) -> list[Logits]:
-        names = [trial.name for trial in trials]
-        sampler = plan.recipe.tokens.sampler
-        return [Logits(plan.model.graph.scores, REFERENCE, names, ids, scored, sampler, plan.gated)]
+        return [Logits.of(plan, [trial.name for trial in trials])]
 
     always = [walker(plan, REFERENCE, plan.reference), candidate(plan)]
     for finished in plan.passes(progress).try_all(always, trials, observing):

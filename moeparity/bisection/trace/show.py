@@ -135,12 +135,12 @@ def _unseen(traced: Traced) -> Iterator[str]:
 
 def recorded(records: Sequence[Record]) -> str:
     """The summary's line `record`: whether log-probabilities or routes in the token file are reproduced."""
-    given = [
+    lines = [
         f"{record.side} {record}" if len(records) > 1 else str(record)
         for record in records
         if record.status != "no record"
     ]
-    return "; ".join(given) or "none beside the trace"
+    return "; ".join(lines) or "none beside the trace"
 
 
 def starts(traced: Traced, roots: Sequence[Root]) -> str:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from moeparity.bisection.degeneracy.measure import degeneracy
-from moeparity.bisection.degeneracy.observe import FlatLogits
+from moeparity.bisection.degeneracy.measure import FlatLogits, degeneracy
 from moeparity.bisection.degeneracy.show import reasons
 from moeparity.bisection.options import Options
 from moeparity.bisection.plan import Plan
@@ -20,15 +19,14 @@ from moeparity.bisection.sample import generate
 from moeparity.bisection.schedule.measure import seeing
 from moeparity.bisection.trials import walker
 from moeparity.bisection.variance.compositions import Group, groups
-from moeparity.bisection.variance.measure import group_variance
-from moeparity.bisection.variance.observe import Variance
+from moeparity.bisection.variance.measure import Variance, group_variance
 from moeparity.bisection.variance.report import SideVariance, VarianceReport
 from moeparity.bisection.variance.show import reading
 from moeparity.engine.passes import Pass
 from moeparity.engine.walker import Walker
 from moeparity.errors import MoeparityError, Where, counted, did_you_mean, listed
 from moeparity.plan.schedule.steps import PHASES
-from moeparity.plan.sides import CANDIDATE, REFERENCE, SIDES, Side, walked
+from moeparity.plan.sides import CANDIDATE, REFERENCE, SIDES, walked
 from moeparity.plan.spec import variant_schema
 from moeparity.progress import Callback
 
@@ -92,17 +90,13 @@ def variance(
 def _groups(plan: Plan, request: Request) -> GroupsOf:
     """The compositions of each side; of both at once if only their schedules differ."""
     by_side = {
-        side: groups(_side(plan, side).schedule, request.batches, plan.grid, Where(plan.path, _recipe(plan, side).line))
+        side: groups(plan.sides[side].schedule, request.batches, plan.grid, Where(plan.path, _recipe(plan, side).line))
         for side in request.sides
     }
     is_one_plan = all(toggle.kind == "schedule" for toggle in plan.toggles)
     if is_one_plan and len(by_side) > 1 and by_side[REFERENCE] == by_side[CANDIDATE]:
         return {SIDES: by_side[REFERENCE]}
     return {(side,): of_side for side, of_side in by_side.items()}
-
-
-def _side(plan: Plan, name: str) -> Side:
-    return plan.reference if name == REFERENCE else plan.candidate
 
 
 def _recipe(plan: Plan, name: str) -> variant_schema.Variant:
@@ -144,8 +138,8 @@ def _measured(plan: Plan, groups_of: GroupsOf, progress: Callback | None) -> Var
     sides = tuple(
         SideVariance(
             sides=names,
-            variant=variant(_recipe(plan, names[0]), _side(plan, names[0])),
-            seeing=seeing(_side(plan, names[0]).plan),
+            variant=variant(_recipe(plan, names[0]), plan.sides[names[0]]),
+            seeing=seeing(plan.sides[names[0]].plan),
             groups=tuple(
                 group_variance(group, observer.of(walkers_of[names, group.kind]), plan.grid, plan.model.graph)
                 for group in of_side
@@ -167,8 +161,7 @@ def _measured(plan: Plan, groups_of: GroupsOf, progress: Callback | None) -> Var
 
 def _walkers(plan: Plan, side: str, group: Group) -> tuple[Walker, ...]:
     sides = {
-        composition.name: replace(_side(plan, side), schedule=composition.settings)
-        for composition in group.compositions
+        composition.name: replace(plan.sides[side], schedule=composition.settings) for composition in group.compositions
     }
     return tuple(walker(plan, (side, group.kind, name), composed) for name, composed in sides.items())
 

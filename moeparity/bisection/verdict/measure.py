@@ -22,9 +22,9 @@ _SEVERITY: tuple[Status, ...] = ("pass", "inconclusive", "fail")
 def measure(of: Context) -> Verdicts:
     """The verdict and the metrics."""
     own_verdict = _of_whole_trace(sound(_verdict(of.plan, of.observed), of[Degeneracy]), of.plan)
-    other = of.get(OtherRecord)
+    other_record = of.get(OtherRecord)
     verdict = beside_record(own_verdict, of[Recording].record)
-    verdict = verdict if other is None else beside_record(verdict, other.record)
+    verdict = verdict if other_record is None else beside_record(verdict, other_record.record)
     return Verdicts(verdict=verdict, metrics=_metrics(of.observed.logits.sums(CANDIDATE)))
 
 

@@ -6,7 +6,7 @@ import math
 from functools import partial
 
 from moeparity.logs.diagnosis.columns import SHIFTS
-from moeparity.logs.diagnosis.finding import LINE, Evidence, Finding, Verdict
+from moeparity.logs.diagnosis.finding import LINE, Evidence, Finding, Verdict, judged
 from moeparity.logs.diagnosis.intervals import above, explains, mean, negated, share
 from moeparity.logs.diagnosis.state import State
 
@@ -89,18 +89,15 @@ def _kept_alone(state: State, side: str, part: float) -> tuple[Verdict, tuple[Ev
 def impossible(state: State) -> Finding:
     """Tests for sampled tokens with log P = -inf on a side, which rounding of finite logits can't give."""
     count = state.total("impossible")
-    evidence = (Evidence(name="tokens with log P = -inf on a side", value=count, unit="tokens"),)
-    if not count:
-        reason = "Every sampled token is possible on both sides."
-        return Finding(
-            tier="semantics", name="impossible tokens", verdict="ruled out", reason=reason, evidence=evidence
-        )
-    return Finding(
-        tier="semantics",
-        name="impossible tokens",
-        verdict="named",
-        reason="A side says that a token which was sampled could not have been.",
-        evidence=evidence,
+    return judged(
+        "semantics",
+        "impossible tokens",
+        "named" if count else "ruled out",
+        {
+            "ruled out": "Every sampled token is possible on both sides.",
+            "named": "A side says that a token which was sampled could not have been.",
+        },
+        (Evidence(name="tokens with log P = -inf on a side", value=count, unit="tokens"),),
         advice="Look for a truncation or a grammar mask that one side applies to tokens sampled without it, and for "
         "ids shifted against log-probabilities. These tokens are left out of all that follows.",
     )
@@ -123,20 +120,16 @@ def misaligned(state: State) -> Finding:
         return Finding(tier="semantics", name="misaligned", verdict="not tested", reason=reason)
     by = max(finite, key=lambda shift: finite[shift].value)
     best = finite[by]
-    verdict = explains(best)
-    if verdict != "named":
-        reason = {
+    return judged(
+        "semantics",
+        "misaligned",
+        explains(best),
+        {
             "ruled out": "Neighbouring tokens fit worse than the token itself.",
             "undecided": f"A shift of {by:+d} explains the distance or not: the interval is too wide.",
-            "not tested": "",
-        }[verdict]
-        return Finding(tier="semantics", name="misaligned", verdict=verdict, reason=reason, evidence=(best,))
-    return Finding(
-        tier="semantics",
-        name="misaligned",
-        verdict="named",
-        reason=f"The rollout's value at index t is the trainer's at index t{by:+d}.",
-        evidence=(best,),
+            "named": f"The rollout's value at index t is the trainer's at index t{by:+d}.",
+        },
+        (best,),
         advice="Align one side: logits at position i score token i + 1, and some producers index log-probabilities by "
         "the position, others by the token; response-aligned lists start at the first response token.",
     )
@@ -150,33 +143,30 @@ def unrelated(state: State) -> Finding:
     rows of a batch give about 0. Named below 1/2.
     """
     correlation = _correlation(state)
-    evidence = (correlation,)
-    decision = above(correlation, LINE)
-    if decision == "ruled out":
-        return Finding(
-            tier="semantics",
-            name="unrelated",
-            verdict="named",
-            reason="The log-probabilities of the two sides hardly depend on each other, at no shift.",
-            evidence=evidence,
-            advice="Compare the token ids that each side scored: the same tokenizer and template, the same row of the "
-            "batch, left against right padding, a prompt cut off on one side. Then the weights: a refit that failed, "
-            "or another checkpoint.",
-            alternatives=(
-                "other token ids or another tokenizer",
-                "rows joined wrongly",
-                "a shift of more than 4 places",
-                "unrelated weights",
-            ),
-            tells_apart="the token ids of both sides",
-        )
-    verdicts: dict[Verdict, tuple[Verdict, str]] = {
-        "named": ("ruled out", "Log-probabilities of the two sides go together."),
-        "undecided": ("undecided", "Whether the two sides go together cannot be said from so few sequences."),
-        "not tested": ("not tested", "One side's log-probabilities do not vary."),
-    }
-    verdict, reason = verdicts[decision]
-    return Finding(tier="semantics", name="unrelated", verdict=verdict, reason=reason, evidence=evidence)
+    together = above(correlation, LINE)
+    opposite: dict[Verdict, Verdict] = {"ruled out": "named", "named": "ruled out"}
+    return judged(
+        "semantics",
+        "unrelated",
+        opposite.get(together, together),
+        {
+            "ruled out": "Log-probabilities of the two sides go together.",
+            "undecided": "Whether the two sides go together cannot be said from so few sequences.",
+            "not tested": "One side's log-probabilities do not vary.",
+            "named": "The log-probabilities of the two sides hardly depend on each other, at no shift.",
+        },
+        (correlation,),
+        advice="Compare the token ids that each side scored: the same tokenizer and template, the same row of the "
+        "batch, left against right padding, a prompt cut off on one side. Then the weights: a refit that failed, "
+        "or another checkpoint.",
+        alternatives=(
+            "other token ids or another tokenizer",
+            "rows joined wrongly",
+            "a shift of more than 4 places",
+            "unrelated weights",
+        ),
+        tells_apart="the token ids of both sides",
+    )
 
 
 def _correlation(state: State) -> Evidence:

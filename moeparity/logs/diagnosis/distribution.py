@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import partial
 
-from moeparity.logs.diagnosis.finding import LINE, Evidence, Finding, Verdict
+from moeparity.logs.diagnosis.finding import LINE, Evidence, Finding, Verdict, judged
 from moeparity.logs.diagnosis.intervals import LEVEL, above, bounds, explains, mean, negated, share, slope
 from moeparity.logs.diagnosis.state import State
 
@@ -115,27 +115,19 @@ def truncation(state: State, form: Shape, *, reverse: bool) -> Finding:
     gross, mass = (form.missing_rollout, inverse(state)) if reverse else (form.missing, ratio(state))
     evidence = (mass, gross, form.bulk, form.tail)
     name = "raw log-probs (truncation)" if reverse else "truncation"
-    if verdict != "named":
-        reason = {
+    side, other_side = ("trainer", "rollout") if reverse else ("rollout", "trainer")
+    single = state.total(f"certain_{side}")
+    return judged(
+        "semantics",
+        name,
+        verdict,
+        {
             "ruled out": "Most of the difference is no offset in one direction.",
             "undecided": "Whether most of the difference lies in one direction is open.",
             "not tested": "The sides are equal.",
-        }[verdict]
-        return Finding(tier="semantics", name=name, verdict=verdict, reason=reason, evidence=evidence)
-    side, other_side = ("trainer", "rollout") if reverse else ("rollout", "trainer")
-    masses = (state.above if reverse else state.below).quantile
-    single = state.total(f"certain_{side}")
-    details = (
-        Evidence(name="kept mass of the token at rank 5%", value=math.exp(-masses(0.95))),
-        Evidence(name="median kept mass", value=math.exp(-masses(0.5))),
-        Evidence(name=f"{side} exactly 0, one token kept", value=single, unit="tokens"),
-    )
-    return Finding(
-        tier="semantics",
-        name=name,
-        verdict="named",
-        reason=f"The {side}'s log-probabilities are normalised over fewer tokens than the {other_side}'s.",
-        evidence=(*evidence, *details),
+            "named": f"The {side}'s log-probabilities are normalised over fewer tokens than the {other_side}'s.",
+        },
+        (*evidence, *(_kept_masses(state, side, single) if verdict == "named" else ())),
         advice=(
             "Record processed log-probabilities (vLLM: --logprobs-mode processed_logprobs), or score the trainer's "
             "without the kept set."
@@ -146,6 +138,16 @@ def truncation(state: State, form: Shape, *, reverse: bool) -> Finding:
         ),
         alternatives=_SINGLE if single else _SEVERAL,
         tells_apart="the sampling parameters, and the width of the trainer's head",
+    )
+
+
+def _kept_masses(state: State, side: str, single: float) -> tuple[Evidence, ...]:
+    """The mass that a truncation of `side` keeps, and how many tokens it kept alone (`single`)."""
+    masses = (state.above if side == "trainer" else state.below).quantile
+    return (
+        Evidence(name="kept mass of the token at rank 5%", value=math.exp(-masses(0.95))),
+        Evidence(name="median kept mass", value=math.exp(-masses(0.5))),
+        Evidence(name=f"{side} exactly 0, one token kept", value=single, unit="tokens"),
     )
 
 
@@ -286,17 +288,18 @@ def calibration(state: State) -> Finding:
     bound = math.sqrt(square * spread)
     evidence = (surprise, Evidence(name="at most, from the mismatch that shows", value=bound, unit="nats"))
     sharper, flatter = above(surprise, bound), above(negated(surprise), bound)
-    if "named" not in {sharper, flatter}:
-        reason = "The tokens are as surprising as the trainer's entropy says, within the interval and that bound."
-        return Finding(tier="semantics", name="sampling", verdict="ruled out", reason=reason, evidence=evidence)
     degree = "less" if sharper == "named" else "more"
-    return Finding(
-        tier="semantics",
-        name="sampling",
-        verdict="named",
-        reason=f"The tokens are {degree} surprising than the trainer's own entropy says: they were drawn from another "
-        "distribution than either column is of.",
-        evidence=evidence,
+    return judged(
+        "semantics",
+        "sampling",
+        "named" if "named" in {sharper, flatter} else "ruled out",
+        {
+            "ruled out": "The tokens are as surprising as the trainer's entropy says, within the interval and that "
+            "bound.",
+            "named": f"The tokens are {degree} surprising than the trainer's own entropy says: they were drawn from "
+            "another distribution than either column is of.",
+        },
+        evidence,
         advice="Look at the sampler's temperature, top_p, top_k, min_p and penalties: its log-probabilities are raw. "
         "Then check that the entropy is of the same temperature as the log-probabilities.",
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from moeparity.output.json import plain
@@ -92,6 +93,28 @@ class Diagnosis:
         """Plain data; NaN and infinities become strings, since JSON has none."""
         data: dict[str, Any] = plain(self)
         return data
+
+
+def judged(
+    tier: Tier,
+    name: str,
+    verdict: Verdict,
+    reasons: Mapping[Verdict, str],
+    evidence: tuple[Evidence, ...] = (),
+    *,
+    advice: str = "",
+    alternatives: tuple[str, ...] = (),
+    tells_apart: str = "",
+) -> Finding:
+    """A finding with the reason that belongs to its verdict.
+
+    advice, alternatives, tells_apart: they are said only if the cause is named. Raises KeyError for a verdict without a
+    reason.
+    """
+    finding = Finding(tier=tier, name=name, verdict=verdict, reason=reasons[verdict], evidence=evidence)
+    if verdict != "named":
+        return finding
+    return replace(finding, advice=advice, alternatives=alternatives, tells_apart=tells_apart)
 
 
 def _digits(value: float) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from torch import Tensor
 
 from moeparity.logs.diagnosis.columns import BASES
-from moeparity.logs.diagnosis.finding import Evidence, Finding
+from moeparity.logs.diagnosis.finding import Evidence, Finding, judged
 from moeparity.logs.diagnosis.intervals import bounds, explains, share
 from moeparity.logs.diagnosis.state import State
 
@@ -95,21 +96,18 @@ def scaled(state: State) -> Finding:
         verdict = "ruled out" if verdict != "not tested" else verdict
     elif any(_is_base(state, base) for base in BASES.values()):
         verdict = "undecided"
-    evidence = (removed, Evidence(name="rollout / trainer", value=factor))
-    if verdict != "named":
-        reason = {
+    return judged(
+        "semantics",
+        "scaled",
+        verdict,
+        {
             "ruled out": "No one factor brings the sides together.",
             "undecided": f"A factor of {factor:.4g} may explain the distance, or another base, or neither.",
             "not tested": "The sides are equal.",
-        }[verdict]
-        return Finding(tier="semantics", name="scaled", verdict=verdict, reason=reason, evidence=evidence)
-    return Finding(
-        tier="semantics",
-        name="scaled",
-        verdict="named",
-        reason=f"The rollout's log-probabilities are the trainer's times {factor:.4g}, at all tokens alike: that is no "
-        "logarithm's base, and no temperature, which would normalise again.",
-        evidence=evidence,
+            "named": f"The rollout's log-probabilities are the trainer's times {factor:.4g}, at all tokens alike: that "
+            "is no logarithm's base, and no temperature, which would normalise again.",
+        },
+        (removed, Evidence(name="rollout / trainer", value=factor)),
         advice="Look for a factor on the log-probabilities themselves: a temperature that divides them in place of the "
         "logits, a coefficient, a mean taken for a sum.",
     )
@@ -134,22 +132,17 @@ def log_base(state: State) -> Finding:
     if verdict in {"named", "undecided"} and not _is_base(state, BASES[best.name]):
         verdict = "ruled out"
     side, base = best.name.split(" in ")
-    explained = Evidence(
-        name=f"distance explained by {best.name}", value=best.value, low=best.low, high=best.high, level=best.level
-    )
-    if verdict != "named":
-        reason = {
+    factor = "ln 2 = 0.6931" if base == "log2" else "ln 10 = 2.3026"
+    return judged(
+        "semantics",
+        "log base",
+        verdict,
+        {
             "ruled out": "Neither side's logarithms have base 2 or 10.",
             "undecided": f"{best.name} explains the distance or not: the interval is too wide.",
             "not tested": "The sides are equal.",
-        }[verdict]
-        return Finding(tier="semantics", name="log base", verdict=verdict, reason=reason, evidence=(explained,))
-    factor = "ln 2 = 0.6931" if base == "log2" else "ln 10 = 2.3026"
-    return Finding(
-        tier="semantics",
-        name="log base",
-        verdict="named",
-        reason=f"The {side}'s logarithms have base {base[3:]}: the sides differ by that factor.",
-        evidence=(explained,),
+            "named": f"The {side}'s logarithms have base {base[3:]}: the sides differ by that factor.",
+        },
+        (replace(best, name=f"distance explained by {best.name}"),),
         advice=f"Multiply the {side}'s values by {factor}, or write natural logarithms.",
     )

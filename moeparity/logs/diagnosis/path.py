@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from statistics import NormalDist
 
 import torch
 from torch import Tensor
 
-from moeparity.logs.diagnosis.finding import LINE, Evidence, Finding, Verdict
+from moeparity.logs.diagnosis.finding import LINE, Evidence, Finding, Verdict, judged
 from moeparity.logs.diagnosis.intervals import above, bounds, explains, mean, rate, share
 from moeparity.logs.diagnosis.state import State
 
@@ -41,6 +42,9 @@ FLOORS = (
 )
 UNHEALTHY = 1.5e-2
 """prime-rl's bar for a new model, the highest published one for k3."""
+
+
+_outlying = partial(Finding, tier="inference path", name="outlier sequences")
 
 
 def inference_path(state: State) -> tuple[Finding, ...]:
@@ -108,14 +112,14 @@ def confident(state: State) -> Finding:
     """
     evidence = share("k3 of tokens with P > 0.9", state.sums("confident_k3"), state.sums("k3"))
     verdict = explains(evidence)
-    reason = {
+    reasons: dict[Verdict, str] = {
         "named": "Tokens that a side gives P > 0.9 carry most of k3, which small perturbations of logits can't.",
         "ruled out": "Tokens of low P carry k3, as they do under rounding.",
         "undecided": "Whether confident or uncertain tokens carry k3 is open.",
         "not tested": "k3 is 0.",
-    }[verdict]
+    }
     advice = "Look at those tokens: a kernel chosen by batch size, a router that flips, a lost or stale cache state."
-    return _finding("confident tokens", verdict, reason, (evidence,), advice)
+    return judged("inference path", "confident tokens", verdict, reasons, (evidence,), advice=advice)
 
 
 def growth(state: State) -> Finding:
@@ -127,17 +131,17 @@ def growth(state: State) -> Finding:
     """
     evidence = _growth(state)
     verdict = above(evidence, GROWTH)
-    reason = {
+    reasons: dict[Verdict, str] = {
         "named": "|delta| of tokens of equal P is greater in the second half of the sequences.",
         "ruled out": f"|delta| does not grow along the sequences by a factor of {GROWTH}.",
         "undecided": f"Whether |delta| grows along the sequences by a factor of {GROWTH} is open.",
         "not tested": "The sequences have no two halves.",
-    }[verdict]
+    }
     advice = (
         "Compare prefill with decode of one engine on the same tokens; then the KV cache's dtype, chunked prefill, a "
         "recurrent or convolution state, rope in a low dtype."
     )
-    return _finding("growth with position", verdict, reason, (evidence,), advice)
+    return judged("inference path", "growth with position", verdict, reasons, (evidence,), advice=advice)
 
 
 def _growth(state: State) -> Evidence:
@@ -179,18 +183,16 @@ def concentration(state: State) -> Finding:
     residual, counts = (part.sum(1) for part in _residuals(state))
     population = int((counts > 0).sum())
     if population < 8:
-        return _finding("outlier sequences", "not tested", "Fewer than 8 sequences.", (), "")
+        return _outlying(verdict="not tested", reason="Fewer than 8 sequences.")
     rows, greater = _outliers(residual, counts), _greater(residual, counts)
     part = _part(state, rows)
     if part <= LINE < _part(state, greater):
         return _open(state, len(rows), greater, population)
     if not len(rows):
         reason = "No sequence differs as a whole from the others."
-        return _finding("outlier sequences", "ruled out", reason, _counted(0, population, 0.0), "")
+        return _outlying(verdict="ruled out", reason=reason, evidence=_counted(0, population, 0.0))
     verb = "differs" if len(rows) == 1 else "differ"
-    return Finding(
-        tier="inference path",
-        name="outlier sequences",
+    return _outlying(
         verdict="named" if part > LINE else "described",
         reason=f"{len(rows)} of {population} sequences {verb} as a whole, with {100 * part:.0f}% of k3: "
         f"{_worst(state, rows)}",
@@ -212,7 +214,7 @@ def _open(state: State, outliers: int, greater: Tensor, population: int) -> Find
         f"Whether outlier sequences differ as a whole is open: {len(greater)} of {population} have at least twice the "
         f"|delta| of the others, with {100 * part:.0f}% of k3, and the others scatter too: {_worst(state, greater)}"
     )
-    return _finding("outlier sequences", "undecided", reason, _counted(outliers, population, part), "")
+    return _outlying(verdict="undecided", reason=reason, evidence=_counted(outliers, population, part))
 
 
 def _part(state: State, rows: Tensor) -> float:
@@ -262,26 +264,15 @@ def flips(state: State) -> Finding:
     tokens = state.total("routes known")
     if not tokens:
         reason = "The log has no routes of both sides."
-        return _finding("routing flips", "not tested", reason, (), "")
+        return judged("inference path", "routing flips", "not tested", {"not tested": reason})
     flipped_share = share("k3 of flipped tokens", state.sums("flipped k3"), state.sums("known k3"))
     flipped = rate("flipped in some layer", state.sums("flipped"), state.sums("routes known"))
     verdict = explains(flipped_share)
-    reason = {
+    reasons: dict[Verdict, str] = {
         "named": "Tokens routed to other experts carry most of k3.",
         "ruled out": "Tokens routed to the same experts carry most of k3.",
         "undecided": "Whether tokens routed otherwise carry most of k3 is open.",
         "not tested": "k3 is 0.",
-    }[verdict]
+    }
     advice = "Replay the sampler's routes in the trainer, or find what moves the scores: moeparity flips."
-    return _finding("routing flips", verdict, reason, (flipped_share, flipped), advice)
-
-
-def _finding(name: str, verdict: Verdict, reason: str, evidence: tuple[Evidence, ...], advice: str) -> Finding:
-    return Finding(
-        tier="inference path",
-        name=name,
-        verdict=verdict,
-        reason=reason,
-        evidence=evidence,
-        advice=advice if verdict == "named" else "",
-    )
+    return judged("inference path", "routing flips", verdict, reasons, (flipped_share, flipped), advice=advice)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from moeparity.logs.diagnosis.columns import OUTSIDE
-from moeparity.logs.diagnosis.finding import Evidence, Finding, Verdict
+from moeparity.logs.diagnosis.finding import Evidence, Finding, Verdict, judged
 from moeparity.logs.diagnosis.intervals import explains, mean, rate, share
 from moeparity.logs.diagnosis.state import State
 from moeparity.logs.record import Sequence
@@ -149,17 +149,17 @@ def objective(lags: Lags, fresh: State, unsaid: State, stale: State) -> tuple[Fi
     whole = torch.cat([part.sums("k3") for part in lag_parts])
     offset = torch.cat([torch.zeros_like(part.sums("k3")) if part is fresh else part.sums("k3") for part in lag_parts])
     evidence = share("k3 of stale tokens", offset, whole)
-    verdict = explains(evidence) if stale.tokens else "ruled out"
-    reason = {
-        "named": "Old weights carry most of k3: this is off-policy by design, no fault of numerics.",
-        "ruled out": "Old weights carry less than half of k3.",
-        "undecided": "Whether old weights carry most of k3 is open.",
-        "not tested": "k3 is 0.",
-    }[verdict]
-    advice = "Lower the lag, or correct for it in the objective." if verdict == "named" else ""
-    return (
-        Finding(
-            tier="objective", name="weight lag", verdict=verdict, reason=reason, evidence=(evidence,), advice=advice
-        ),
-        clipped,
+    lagging = judged(
+        "objective",
+        "weight lag",
+        explains(evidence) if stale.tokens else "ruled out",
+        {
+            "named": "Old weights carry most of k3: this is off-policy by design, no fault of numerics.",
+            "ruled out": "Old weights carry less than half of k3.",
+            "undecided": "Whether old weights carry most of k3 is open.",
+            "not tested": "k3 is 0.",
+        },
+        (evidence,),
+        advice="Lower the lag, or correct for it in the objective.",
     )
+    return (lagging, clipped)

@@ -3,63 +3,56 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from moeparity.metrics.declaration import FORWARD_KL, Metric, Reduce, Source
 
 LOSS = Source("ServiceNow/PipelineRL", "pipelinerl/finetune/rl/__init__.py", "58d3934")
 LOOP = replace(LOSS, file="pipelinerl/finetune_loop.py")
+_nats = partial(Metric, source=LOSS)
+_number = partial(Metric, source=LOSS, unit="1")
 
 _DIVERGENCES = (
-    Metric(
+    _nats(
         name="pipelinerl/kl_new_old",
         reduce=Reduce("sequence mean", "k3"),
         formula="mean over sequences of mean k3",
         estimates=FORWARD_KL,
-        source=LOSS,
     ),
-    Metric(
+    _number(
         name="pipelinerl/ratio_new_old",
         reduce=Reduce("sequence mean", "ratio_less_1", offset=1.0),
         formula="mean over sequences of mean rho; in reinforce mode see ratio_new_old_reinforce",
         estimates="E[rho]",
-        source=LOSS,
-        unit="1",
         healthy="1",
     ),
-    Metric(
+    _number(
         name="pipelinerl/ratio_new_old_reinforce",
         reduce=Reduce("sequence mean", "ratio_less_1_reinforce", offset=1.0),
         formula="mean over sequences of mean min(rho, 1 + 0.02): in reinforce mode it is clamped before it is logged",
         estimates="E[rho] with its upper tail cut off",
-        source=LOSS,
-        unit="1",
         clamp="rho to 1.02 (default epsilon)",
     ),
-    Metric(
+    _nats(
         name="pipelinerl/mean_abs_log_ratio_new_old",
         reduce=Reduce("sequence mean", "abs_delta"),
         formula="mean over sequences of mean |delta|",
         estimates="the size of delta",
-        source=LOSS,
     ),
 )
 
 _CLIP_RATES = (
-    Metric(
+    _number(
         name="pipelinerl/clamp_log_ratio_new_old_indicator_ppo",
         reduce=Reduce("sequence mean", "ratio_clamped_ppo"),
         formula="mean over sequences of the fraction of tokens with rho outside 1 +- 0.02 (ppo)",
         estimates="the clip rate",
-        source=LOSS,
-        unit="1",
     ),
-    Metric(
+    _number(
         name="pipelinerl/clamp_log_ratio_new_old_indicator_reinforce",
         reduce=Reduce("sequence mean", "ratio_clamped_reinforce"),
         formula="mean over sequences of the fraction of tokens with rho > 1.02 (reinforce)",
         estimates="the clip rate",
-        source=LOSS,
-        unit="1",
     ),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from moeparity.bisection.arrival.trials import DRAWS, arrival_draws
+from moeparity.bisection.arrival.measure import DRAWS, arrival_draws
 from moeparity.errors import Where
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile, overrides

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from moeparity import bisect
-from moeparity.bisection.degeneracy.observe import is_flat
+from moeparity.bisection.degeneracy.measure import is_flat
 from moeparity.bisection.report import Report
 from tests.errors.base import BASE, WEIGHTS
 

@@ -8,7 +8,7 @@ import pytest
 
 from moeparity import bisect
 from moeparity.bisection.determinism.data import NotDeterministic
-from moeparity.bisection.determinism.observe import CALLS, WAVES
+from moeparity.bisection.determinism.measure import CALLS, WAVES
 from moeparity.bisection.determinism.show import determinism_reading
 from moeparity.bisection.options import Options
 from moeparity.bisection.report import Report

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from moeparity.bisection.digests.data import Digests
-from moeparity.bisection.digests.inputs import of_tensors
-from moeparity.bisection.digests.observe import joined
+from moeparity.bisection.digests.measure import joined, of_tensors
 from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import bisect
 from moeparity.bisection.report import Report

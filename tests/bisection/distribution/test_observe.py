@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 import torch
 
-from moeparity.bisection.distribution import observe as distributions
-from moeparity.bisection.distribution.observe import Distributions
+from moeparity.bisection.distribution import measure as distributions
+from moeparity.bisection.distribution.measure import Distributions
 from moeparity.metrics.distributions import vocabulary_metrics
 
 LOGITS = torch.randn(2, 3, 5, 12, generator=torch.Generator().manual_seed(0))

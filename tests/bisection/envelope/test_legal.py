@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from moeparity.bisection.envelope.legal import is_legal
-from moeparity.bisection.envelope.observe import NodeBands
+from moeparity.bisection.envelope.measure import NodeBands
 from moeparity.bisection.observed import Observed
 from moeparity.errors import Where
 from moeparity.evidence.envelope.band import Band

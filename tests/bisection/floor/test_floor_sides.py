@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from moeparity.bisection.floor.data import FloorTrial
+from moeparity.bisection.floor.measure import DRAWS
+from moeparity.bisection.floor.measure import floor_sides as floor_trials
 from moeparity.bisection.floor.show import floor_reading
-from moeparity.bisection.floor.trials import DRAWS
-from moeparity.bisection.floor.trials import floor_sides as floor_trials
 from moeparity.errors import Where
 from moeparity.inputs.model import Model, open_model
 from moeparity.metrics.verdict import Interval

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moeparity.bisection.graph.data import GraphNode, GraphSegment, Read
-from moeparity.bisection.graph.lanes import lanes
+from moeparity.bisection.graph.show import lanes
 from moeparity.bisection.report import Report
 from moeparity.output.figures import Lanes
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from moeparity.bisection.nonfinite.observe import FirstOccurrences
+from moeparity.bisection.nonfinite.measure import FirstOccurrences
 from moeparity.engine.view import NodeView
 from moeparity.plan.graph import Node
 from tests.bisection.test_observers import node, unasked
@@ -49,7 +49,7 @@ def test_an_earlier_node_of_a_later_wave_comes_first() -> None:
     looking.see(seen_at(node_called("first"), value_with((0, 1, 3), (0, 2, 3)), first=2))
     looking.see(seen_at(node_called("second"), value_with((0, 1, 3)), first=2))
     (occurrence,) = looking.result.values()
-    assert (occurrence.node.name, occurrence.sequence, occurrence.position) == ("first", 2, 1)
+    assert (occurrence.node, occurrence.sequence, occurrence.position) == ("first", 2, 1)
     assert (occurrence.tokens, occurrence.sequences, occurrence.nan, occurrence.infinite) == (2, 1, 2, 0)
 
 
@@ -68,7 +68,7 @@ def test_padding_hides_no_real_token() -> None:
     looking = observer(mask)
     looking.see(seen_at(node_called("first"), value_with((0, 0, 1))))
     looking.see(seen_at(node_called("second"), value_with((0, 0, 1), (1, 2, 1))))
-    places = {padding: (o.node.name, o.sequence, o.position) for (_, padding), o in looking.result.items()}
+    places = {padding: (o.node, o.sequence, o.position) for (_, padding), o in looking.result.items()}
     assert places == {True: ("first", 0, 0), False: ("second", 1, 2)}
 
 

@@ -7,8 +7,7 @@ import math
 import pytest
 import torch
 
-from moeparity.bisection.oracle.measure import accuracy
-from moeparity.bisection.oracle.observe import Distances, DistanceSum, NodeDistances, distance
+from moeparity.bisection.oracle.measure import Distances, DistanceSum, NodeDistances, accuracy, distance
 from moeparity.metrics.exact import Exact
 from moeparity.metrics.tokens import SequenceSums
 from tests.bisection.test_observers import blocks, node, view

@@ -15,8 +15,7 @@ from moeparity.bisection.flips.census import MAP_BITS
 from moeparity.bisection.per_token import show as module
 from moeparity.bisection.per_token.data import PerToken
 from moeparity.bisection.per_token.show import kept_sequences, powers, token_data
-from moeparity.bisection.per_token.token_file import SCHEMA, write_per_token
-from moeparity.bisection.per_token.token_text import recipe_tokenizer, spelt
+from moeparity.bisection.per_token.token_file import SCHEMA, recipe_tokenizer, spelt, write_per_token
 from moeparity.bisection.report import Report
 from moeparity.errors import TokensError
 from moeparity.inputs.tokens.tokenizer import Bytes

@@ -35,30 +35,30 @@ def trainer(qwen3_moe: Path) -> Tensor:
 
 
 @pytest.fixture(scope="module")
-def both(rollout: Rollout, sampler: Tensor, trainer: Tensor) -> Report:
+def both_recorded(rollout: Rollout, sampler: Tensor, trainer: Tensor) -> Report:
     return rollout.run({"logprobs": sampler, "trainer_logprobs": trainer})
 
 
-def test_both_are_reproduced(both: Report, sampler: Tensor, trainer: Tensor) -> None:
-    assert both.other_record is not None
-    assert [(record.side, record.status) for record in both.records] == [
+def test_both_are_reproduced(both_recorded: Report, sampler: Tensor, trainer: Tensor) -> None:
+    assert both_recorded.other_record is not None
+    assert [(record.side, record.status) for record in both_recorded.records] == [
         ("candidate", "reproduced"),
         ("reference", "reproduced"),
     ]
     delta = (trainer - sampler)[MASK.bool()]
-    assert both.other_record.tokens == len(delta)
-    assert both.other_record.mean_abs_delta == pytest.approx(float(delta.abs().mean()))
-    assert both.other_record.k3 == pytest.approx(float((delta.exp() - 1 - delta).mean()))
-    assert both.verdict.status == "pass"
+    assert both_recorded.other_record.tokens == len(delta)
+    assert both_recorded.other_record.mean_abs_delta == pytest.approx(float(delta.abs().mean()))
+    assert both_recorded.other_record.k3 == pytest.approx(float((delta.exp() - 1 - delta).mean()))
+    assert both_recorded.verdict.status == "pass"
 
 
-def test_the_screen_names_both(both: Report) -> None:
-    screen = " ".join(on_screen(both, asked_for=("record",)).split())
+def test_the_screen_names_both(both_recorded: Report) -> None:
+    screen = " ".join(on_screen(both_recorded, asked_for=("record",)).split())
     assert "record candidate reproduced: mean |delta|" in screen
     assert "; reference reproduced: mean |delta|" in screen
     assert "Record of the reference's engine REPRODUCED" in screen
-    assert f"k3 {both.other_record.k3:.3g}, over 210 tokens" in screen  # type: ignore[union-attr]
-    assert json.loads(both.to_json())["other_record"]["record"]["status"] == "reproduced"
+    assert f"k3 {both_recorded.other_record.k3:.3g}, over 210 tokens" in screen
+    assert json.loads(both_recorded.to_json())["other_record"]["record"]["status"] == "reproduced"
 
 
 def test_a_trainer_that_is_not_what_the_reference_says(rollout: Rollout, sampler: Tensor, qwen3_moe: Path) -> None:

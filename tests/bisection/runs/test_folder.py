@@ -18,8 +18,8 @@ from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import bisect
 from moeparity.bisection.report import Report
 from moeparity.bisection.runs.file import LOCK, NAME, read_run
-from moeparity.bisection.runs.listing import runs_below
 from moeparity.bisection.runs.results import read_report
+from moeparity.bisection.runs.show import runs_below
 from moeparity.errors import MoeparityError, RunError
 from tests.command import inside
 from tests.errors.base import BASE, TOKENS

@@ -237,7 +237,8 @@ def warned(temperature: float) -> Report:
     side = SimpleNamespace(plan=SimpleNamespace(graph=graph, distinct=[SimpleNamespace(settings={})]))
     sample = SimpleNamespace(temperature=temperature)
     recipe = SimpleNamespace(synthetic=7, weights="synthetic(7)", tokens=SimpleNamespace(sample=sample))
-    stand_in: Any = SimpleNamespace(recipe=recipe, real_ranks=UNLIKE_RANKS, reference=side, candidate=side)
+    sides = {"reference": side, "candidate": side}
+    stand_in: Any = SimpleNamespace(recipe=recipe, real_ranks=UNLIKE_RANKS, sides=sides)
     return replace(REPORT, warnings=tuple(warnings(stand_in)))
 
 

@@ -12,8 +12,7 @@ from moeparity.bisection.report import Report
 from moeparity.bisection.run.data import Cost
 from moeparity.bisection.shares.data import Attribution, Shares
 from moeparity.bisection.shares.reading import fix_reading, share_reading
-from moeparity.bisection.toggles.data import LeftOut, Offset, Swap
-from moeparity.bisection.toggles.effect import Effect
+from moeparity.bisection.toggles.data import LeftOut, Offset, Swap, ToggleResult
 from moeparity.bisection.toggles.show import reading
 from moeparity.bisection.tokens.data import ClassMetrics
 from moeparity.evidence.explain.report import NumberRange
@@ -84,15 +83,15 @@ PAIR = Offset(
 )
 
 
-def apart(of: Effect, name: str, parent: str) -> Effect:
+def apart(of: ToggleResult, name: str, parent: str) -> ToggleResult:
     """The same as a part of another."""
-    return replace(of, toggle=replace(of.toggle, name=name, parent=parent))
+    return replace(of, name=name, parent=parent)
 
 
-def flagged(of: Effect, flag: str, back: str, reference: str = "") -> Effect:
+def flagged(of: ToggleResult, flag: str, back: str, reference: str = "") -> ToggleResult:
     """The same, set by a flag of the candidate that another takes back, and by none or one of the reference."""
     flags = {"candidate_set_by": flag, "candidate_changed_by": back, "reference_changed_by": reference}
-    return replace(of, toggle=replace(of.toggle, **flags))  # type: ignore[arg-type]
+    return replace(of, **flags)  # type: ignore[arg-type]
 
 
 def worded(sentences: Sequence[str]) -> Report:

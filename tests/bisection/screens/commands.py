@@ -15,10 +15,9 @@ from moeparity.bisection.flips.run import Flipped
 from moeparity.bisection.mine.report import Calibration, Check, Lifts, Mined, MinedPrompt, MinedToken
 from moeparity.bisection.mine.show import document as mine_document
 from moeparity.bisection.report import Report
-from moeparity.bisection.runs.listing import RunRow
 from moeparity.bisection.runs.report import Change, ChoiceChange, Comparison, NodeChange, RunHead
+from moeparity.bisection.runs.show import RunRow, listed
 from moeparity.bisection.runs.show import document as runs_document
-from moeparity.bisection.runs.show import listed
 from moeparity.bisection.sections import SECTIONS, screen
 from moeparity.bisection.sections import document as bisect_document
 from moeparity.bisection.sweep.show import document as sweep_document

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from moeparity.bisection.arrival.data import Arrival
-from moeparity.bisection.arrival.show import DrawValue, arrival_reading
+from moeparity.bisection.arrival.show import arrival_reading
 from moeparity.bisection.envelope.data import Envelope, EnvelopedNode, OrderBand, Verdict
 from moeparity.bisection.envelope.show import envelope_reading
 from moeparity.bisection.floor.data import Floor, FloorTrial
@@ -67,7 +67,7 @@ ENVELOPES = {
     "the first is inside one way": enveloped(banded("norm", "one_sided", root=True)),
     "no node differs": enveloped(),
 }
-DRAWS = [DrawValue(value=1.11e-3, status="pass"), DrawValue(value=2.22e-3, status="fail")]
+DRAWS = [1.11e-3, 2.22e-3]
 ARRIVALS = {
     "both sides": replace(
         REPORT,

@@ -8,11 +8,10 @@ from typing import Literal
 
 import pytest
 
-from moeparity.bisection.toggles.data import Offset
+from moeparity.bisection.toggles.data import Offset, ToggleResult
 from moeparity.bisection.toggles.data import TrialResult as Trial
-from moeparity.bisection.toggles.effect import Effect
+from moeparity.bisection.toggles.effects import shown_by
 from moeparity.bisection.toggles.show import reading
-from moeparity.plan.toggles import Toggle
 
 TOTAL = 1e-3
 
@@ -26,50 +25,48 @@ def effect(
     spread: float = TOTAL / 1000,
     kind: Literal["rounding", "semantics"] = "rounding",
     evidence: tuple[str, str] = ("read", "read"),
-) -> Effect:
+) -> ToggleResult:
     """A toggle with the KL of its two trials, and at how many nodes each changed a bit."""
-    toggle = Toggle(
-        name=name,
-        kind=kind,
-        reference="bf16",
-        candidate="fp32",
-        reference_origin="a.yaml:1",
-        candidate_origin="b.yaml:1",
-    )
     without, with_it = (
         Trial(kl=kl, k3=kl, flipped_routes=0.0, changed_nodes=changed)
         for kl, changed in zip((alone, restored), nodes, strict=True)
     )
     # As an interval of sums that are not finite: no bounds.
     finite = math.isfinite(restored)
-    change = (restored - TOTAL - spread, restored - TOTAL + spread) if finite else (-math.inf, math.inf)
+    low, high = (restored - TOTAL - spread, restored - TOTAL + spread) if finite else (-math.inf, math.inf)
     # Surely above a quarter of the whole; not by min(), which may drop a NaN.
     large = all(kl - spread >= TOTAL / 4 for kl in (alone, restored))
-    return Effect(
-        toggle=toggle,
+    had_no_effect, masked = shown_by(without, with_it)
+    return ToggleResult(
+        name=name,
+        kind=kind,
+        reference="bf16",
+        candidate="fp32",
+        reference_origin="a.yaml:1",
+        candidate_origin="b.yaml:1",
+        parent=None,
+        nodes=3,
+        reference_evidence=evidence[0],
+        candidate_evidence=evidence[1],
         alone=without,
         restored=with_it,
-        change=change,
-        is_large=large,
-        is_legal=kind in ("rounding", "order"),
-        evidence=evidence,
+        restored_change_low=low,
+        restored_change_high=high,
+        large=large,
+        legal=kind in ("rounding", "order"),
+        had_no_effect=had_no_effect,
+        masked=masked,
         restores_all=False,
     )
 
 
-def without(name: str) -> Effect:
+def without(name: str) -> ToggleResult:
     return effect(name, 0.0, TOTAL, nodes=(0, 0))
 
 
 def test_no_toggles_say_nothing() -> None:
     assert reading([], TOTAL) == []
     assert reading([], 0.0) == []
-
-
-def test_a_bit_changed_in_one_trial_is_an_effect() -> None:
-    assert effect("a", 0.0, TOTAL, nodes=(0, 0)).had_no_effect
-    assert not effect("a", 0.0, TOTAL, nodes=(1, 0)).had_no_effect
-    assert not effect("a", 0.0, TOTAL, nodes=(0, 1)).had_no_effect
 
 
 def test_a_pair_that_offsets_each_other_is_named_with_its_nodes_and_is_not_interchangeable() -> None:
@@ -94,9 +91,9 @@ def test_a_pair_that_offsets_each_other_is_named_with_its_nodes_and_is_not_inter
 
 
 def test_a_mixture_that_an_op_refuses_is_named_and_is_no_effect_and_not_masked() -> None:
-    refused = replace(effect("a", TOTAL, TOTAL), alone=None, is_large=False)
+    refused = replace(effect("a", TOTAL, TOTAL), alone=None, large=False)
     assert not refused.had_no_effect
-    assert not refused.is_masked
+    assert not refused.masked
     sentences = reading([refused, effect("b", TOTAL, TOTAL)], TOTAL)
     assert sentences == ["a (read) could not be tried both ways, since an op refuses a mixture: see what is left out."]
 
@@ -149,14 +146,14 @@ def test_what_may_be_less_than_a_quarter_by_its_interval_is_not_called_interchan
 @pytest.mark.parametrize("level", ["unknown", "opaque"])
 def test_an_answer_that_rests_on_what_is_not_known_says_so_first(level: str) -> None:
     effects = [effect("a", TOTAL, 0.0), effect("b", TOTAL / 100, TOTAL, evidence=("read", level)), without("c")]
-    effects[2] = replace(effects[2], evidence=(level, "read"))
+    effects[2] = replace(effects[2], reference_evidence=level, candidate_evidence="read")
     first, *others = reading(effects, TOTAL)
     assert first == (
         f"This rests on values that nobody vouches for, b (read | {level}): what follows holds of the values that "
         "stand in the profiles, and of the engines only as far as these are right."
     )
     assert others[0] == f"c ({level} | read) had no effect: no bit changed at any node."
-    sure = [replace(e, evidence=("inferred", "set by the recipe")) for e in effects]
+    sure = [replace(e, reference_evidence="inferred", candidate_evidence="set by the recipe") for e in effects]
     assert not any("vouches" in sentence for sentence in reading(sure, TOTAL))
 
 
@@ -183,8 +180,25 @@ def test_a_change_within_the_spread_of_the_sequences_is_not_claimed(restored: fl
 def test_masked() -> None:
     sentences = reading([effect("a", TOTAL, TOTAL, nodes=(3, 0)), effect("b", TOTAL, TOTAL)], TOTAL)
     assert sentences == ["Masked in the candidate: a (read). Restoring alone changes no bit there."]
-    assert not effect("a", TOTAL, TOTAL, nodes=(0, 0)).is_masked
-    assert not effect("a", TOTAL, TOTAL, nodes=(0, 3)).is_masked
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ((0, 0), (True, False)),
+        ((3, 0), (False, True)),
+        ((0, 3), (False, False)),
+        ((3, 3), (False, False)),
+        ((None, 0), (False, False)),
+        ((0, None), (False, False)),
+        ((3, None), (False, False)),
+    ],
+)
+def test_without_effect_or_masked(changed: tuple[int | None, int | None], says: tuple[bool, bool]) -> None:
+    def trial(nodes: int | None) -> Trial | None:
+        return None if nodes is None else Trial(kl=TOTAL, k3=TOTAL, flipped_routes=None, changed_nodes=nodes)
+
+    assert shown_by(trial(changed[0]), trial(changed[1])) == says
 
 
 def test_nothing_is_claimed_of_a_nan() -> None:
@@ -198,16 +212,15 @@ def test_nothing_is_claimed_of_a_nan() -> None:
 def test_what_each_side_runs_and_what_would_change_it_are_two_sentences_dearest_first() -> None:
     """A default is never said to be set by the flag that would change it."""
 
-    def effect_of(name: str, kl: float, reference: tuple[str, str], candidate: tuple[str, str]) -> Effect:
+    def effect_of(name: str, kl: float, reference: tuple[str, str], candidate: tuple[str, str]) -> ToggleResult:
         result = effect(name, kl, TOTAL / 10)
-        toggle = replace(
-            result.toggle,
+        return replace(
+            result,
             reference_set_by=reference[0],
             reference_changed_by=reference[1],
             candidate_set_by=candidate[0],
             candidate_changed_by=candidate[1],
         )
-        return replace(result, toggle=toggle)
 
     effects = [
         effect_of("a", 1e-4, ("default (one)", "--no-a"), ("--b (two)", "leaving out --b")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from moeparity.bisection.variance.observe import Computed
+from moeparity.bisection.variance.measure import Computed
 from moeparity.plan.schedule.steps import Copy, Schedule, Span, Step
 
 SCHEDULE = Schedule(

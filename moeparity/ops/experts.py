@@ -11,11 +11,8 @@ from moeparity.ops import measured
 from moeparity.ops.attribute import LOGISTIC, Attribute, Value, site
 from moeparity.ops.declaration import Op, Parameter, WeightPort, sees_rows_by_sigmoid
 from moeparity.ops.linear import COLUMN, FORMS, INSIDE, ROW, ROWS, TF32, refuses_form, sees_rows
-from moeparity.ops.memory import INTEGER, Call, Memory, Shapes
+from moeparity.ops.memory import BYTES, INTEGER, Call, Memory, Shapes
 from moeparity.ops.placement import BLOCKS, PARTIAL, TENSOR, cut, refuse_pieces
-
-_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
-
 
 COMBINE, EPILOGUE, ACTIVATION, INPUT = "combine", "epilogue", "activation", "input"
 """Where the routing weight is multiplied in."""
@@ -59,7 +56,7 @@ def _refuses_grouped(k: Mapping[str, int], values: Mapping[str, Value]) -> tuple
     if "fp64" in (*dtypes, values.get("unbiased")):
         return "implementation", "torch's grouped GEMM has no fp64. Set `loop`, or other dtypes."
     for port, dtype in (("gate", str(values["projections"])), ("down", _hidden(values))):
-        if k[port] * _BYTES[dtype] % 16:
+        if k[port] * BYTES[dtype] % 16:
             reason = (
                 f"torch's grouped GEMM needs rows of a multiple of 16 bytes, and {port} has rows of {k[port]} {dtype}"
                 f"{' on each rank' if cut(values) > 1 else ''}. transformers refuses this here too; set `loop`."

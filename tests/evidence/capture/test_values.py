@@ -250,9 +250,9 @@ def test_a_write_under_inference_mode_makes_another_value(tmp_path: Path, level:
         trace = captured(tmp_path / "t", lambda: Doubling()(torch.ones(3), y=torch.ones(3)), level=level, save="*")
         (call,) = calls(trace, "Doubling")
         values = trace.contents.values
-        entering, result = trace.tensor(values[call.inputs["0"]]), trace.tensor(values[call.outputs["0"]])
-    assert entering is not None
-    assert result is not None
-    assert (entering.tolist(), result.tolist()) == ([1.0] * 3, [2.0] * 3)
+        read, doubled = trace.tensor(values[call.inputs["0"]]), trace.tensor(values[call.outputs["0"]])
+    assert read is not None
+    assert doubled is not None
+    assert (read.tolist(), doubled.tolist()) == ([1.0] * 3, [2.0] * 3)
     assert "y" not in call.inputs
     assert any("inference mode" in note for note in trace.contents.notes) == (level == "module")

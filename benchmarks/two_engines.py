@@ -29,6 +29,7 @@ from tests.real.served import ONE_PROCESS, PROFILE, VARIABLES, installed
 CHECKPOINT = ROOT / "checkpoints/quickstart"
 ENGINE = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "enable_prefix_caching": True}
 """Prompts in chunks, at most eight requests at once, and a prefix cache."""
+EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 REQUESTS, NEW, BATCH = 12, 16, 4
 RECIPE = """\
 # A vLLM {version} on this CPU sampled these tokens, transformers scored them: both records are the engines' own.
@@ -70,7 +71,7 @@ def serve(folder: Path) -> dict[str, Any]:
 
 def scored(sequences: list[list[int]]) -> Iterator[list[float | None]]:
     """log P of every token but the first by transformers, bf16 and eager, in batches padded on the right."""
-    model = AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.bfloat16, attn_implementation="eager")
+    model = AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.bfloat16, **EAGER)
     for start in range(0, len(sequences), BATCH):
         batch = sequences[start : start + BATCH]
         width = max(map(len, sequences))

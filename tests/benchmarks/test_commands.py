@@ -55,7 +55,7 @@ LONG = {
         "ranks",
     ),
     *("records", "recovered", "semantics", "streaming", "traced_patches", "workers", "schedulers"),
-    *("real_engines", "served"),
+    *("real_engines", "served", "two_engines"),
 }
 """The smallest run of these takes 10 s or more, or needs what is not here: nothing runs them by itself."""
 

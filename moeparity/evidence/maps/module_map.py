@@ -185,7 +185,7 @@ def map_of(calls: Iterable[Call], where: Where) -> ModuleMap:
         return fitting[0]
     if not modules:
         raise TraceError(f"{where}: no call of a module. Capture with module paths: they say which value is which.")
-    names = listed([shipped.file.program for shipped in fitting or maps])
+    names = listed(dict.fromkeys(shipped.file.program for shipped in fitting or maps))
     fault = f"its modules fit the maps of {names}" if fitting else f"its modules are none that the maps of {names} know"
     raise TraceError(f"{where}: {fault}. Name one with `map:`, or a YAML file of your own (docs/traces.md).")
 

@@ -22,7 +22,7 @@ from moeparity.bisection.oracle.data import Oracle
 from moeparity.bisection.per_token.data import PerToken
 from moeparity.bisection.provenance.data import Provenance
 from moeparity.bisection.real_ranks.data import RealRanks
-from moeparity.bisection.record.data import Recording
+from moeparity.bisection.record.data import OtherRecord, Recording
 from moeparity.bisection.replay.data import Replay
 from moeparity.bisection.report import Report
 from moeparity.bisection.run.data import RunFacts
@@ -118,6 +118,7 @@ NONE: dict[type, dict[str, Any]] = {
     Envelope: {"envelope": None},
     Floor: {"floor": None},
     NearestAnswers: {"nearest": ()},
+    OtherRecord: {"other_record": None},
     Nonfinite: {"nonfinite": None},
     OfTokens: {"classes": (), "warnings": ()},
     OpGraph: {"graph": None},

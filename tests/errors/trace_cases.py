@@ -70,6 +70,14 @@ def _other_weights(folder: Path, model: Model, ids: torch.Tensor) -> None:
         events.writelines(json.dumps(line) + "\n" for line in lines)
 
 
+def _other_batch(folder: Path, model: Model, ids: torch.Tensor) -> None:
+    """A server's step that says of more rows than its forward has."""
+    written(folder, model, ids)
+    line = {"e": "batch", "step": 0, "requests": ["a"], "starts": [0], "tokens": [ids.numel() + 1], "padding": 0}
+    with (folder / "rank-0" / "events.jsonl").open("a") as events:
+        events.write(json.dumps(line) + "\n")
+
+
 DEFECTS: dict[str, tuple[Defect, str]] = {
     "trace-empty-folder": (lambda folder, *_: folder.mkdir(), ""),
     "trace-of-another-version": (_newer, ""),
@@ -83,6 +91,7 @@ DEFECTS: dict[str, tuple[Defect, str]] = {
     "trace-of-last-logits": (lambda f, m, i: written(f, m, i, change=_last_logits), ""),
     "trace-of-digests-alone": (lambda f, m, i: written(f, m, i, change=_digests), ""),
     "trace-of-other-weights": (_other_weights, ""),
+    "trace-with-rows-of-other-tokens": (_other_batch, ""),
     "trace-without-modules": (_no_modules, ""),
     "trace-without-ids": (lambda f, m, i: written(f, m, i, change=_no_ids), ""),
     "trace-of-no-known-program": (lambda f, m, i: written(f, m, i, name="Table"), ""),

@@ -18,6 +18,7 @@ from moeparity.bisection.real_ranks.data import RealRanks, SideOnRanks, Site
 from moeparity.bisection.real_ranks.show import real_ranks_reading
 from moeparity.bisection.record.data import (
     LogprobRecord,
+    OtherRecord,
     Record,
     Recorded,
     RecordedLogprobs,
@@ -226,6 +227,20 @@ RECORDS = {
     "reproduced, no floor": recording(replace(NEAR, floor=0.0)),
     "log-probabilities and routes reproduced, gate failed": recording(NEAR, ALIKE, gate=VERDICT),
 }
+
+
+def by_trainer(recorded: Report, tokens: int) -> Report:
+    """What the other engine recorded of the tokens, as the reference's."""
+    record = replace(recorded.record, side="reference")
+    record = replace(record, reading=tuple(record_reading(record)))
+    return replace(REPORT, other_record=OtherRecord(record=record, tokens=tokens, mean_abs_delta=0.0125, k3=3e-4))
+
+
+OTHER_RECORDS = {
+    "reproduced, and both engines recorded": by_trainer(recording(NEAR), 210),
+    "not reproduced, one token of both": by_trainer(recording(OFF), 1),
+    "reproduced, and the sampler recorded nothing": by_trainer(recording(NEAR), 0),
+}
 SIDES = [
     RecordedLogprobs(side=s, tokens=200, mean_abs_delta=0.0123, max_abs_delta=1.25, k3=4.4e-5)
     for s in ("reference", "candidate")
@@ -248,5 +263,6 @@ REPORTS: Mapping[str, Mapping[str, Report]] = {
     "RealRanks.show": RANKS,
     "Oracle.show": ORACLES,
     "Recording.show": RECORDS,
+    "OtherRecord.show_other": OTHER_RECORDS,
     "Recording.show_recorded": BESIDE,
 }

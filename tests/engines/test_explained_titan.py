@@ -103,7 +103,7 @@ def test_routes_that_go_round_are_no_choice_of_a_router(
 
     With less work than users have it search.
     """
-    monkeypatch.setattr(trace, "WORK", 1024)
+    monkeypatch.setattr(trace, "WORK", 2048)
     result = explained(traces, qwen3_moe, f"layers[{BALANCED}].moe.*")
     nodes = {role(node.node).rpartition(".")[2]: node for node in result.nodes}
     assert not nodes["router"].explained

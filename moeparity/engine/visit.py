@@ -20,6 +20,7 @@ from moeparity.engine.grid import Turn
 from moeparity.engine.task import Task
 from moeparity.engine.values import Block, Identities, assemble, common, reblocked
 from moeparity.inputs.weights.store import Loaded
+from moeparity.numerics.bits import int_view
 from moeparity.ops.kernels.pieces import current
 from moeparity.ops.placement import APART, HANDS_ON, SUM
 from moeparity.plan.graph import Node
@@ -142,12 +143,25 @@ class Visit:
                 blocks = [self._recorded(port, block, grafts[value]) for block in computed[port]]
                 shown[port], handed_on[port] = [block for block, _ in blocks], [block for _, block in blocks]
         value_count = len(self.node.values)
-        # A rounding for one consumer is a choice, and a recorded value has no choices: every consumer gets the recorded
-        # value.
-        shown[value_count:], handed_on[value_count:] = (
-            [ports[0]] * (len(computed) - value_count) for ports in (shown, handed_on)
-        )
+        for ports in (shown, handed_on):
+            ports[value_count:] = [self._on_edge(blocks, computed[0], ports[0]) for blocks in computed[value_count:]]
         return tuple(shown), tuple(handed_on)
+
+    def _on_edge(self, edge: Sequence[Block], computed: Sequence[Block], recorded: Sequence[Block]) -> list[Block]:
+        """What a single consumer is given beside a recorded value. A trace has what is stored alone. Where that has the
+        computed bits, the consumer is given the computed value in its own rounding, else what was recorded.
+        """
+        # Without this a norm that reads a sum before it is stored would be judged by an input that it never had.
+        return [self._beside(*blocks) for blocks in zip(edge, computed, recorded, strict=True)]
+
+    def _beside(self, edge: Block, computed: Block, recorded: Block) -> Block:
+        ours, theirs = computed.tensor, recorded.tensor
+        if edge is computed or ours.dtype != theirs.dtype or ours.shape != theirs.shape:
+            return recorded
+        same = int_view(ours) == int_view(theirs)
+        if bool(same.all()):
+            return edge
+        return self.identities[0].block(torch.where(same, edge.tensor, theirs), edge.batch, edge.axis)
 
     def _recorded(self, port: int, block: Block, graft: Graft) -> tuple[Block, Block]:
         shown, handed_on = grafted(block, graft)

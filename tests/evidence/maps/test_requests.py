@@ -116,12 +116,12 @@ def test_tokens_behind_the_end_of_a_sequence_are_padding() -> None:
 
 def test_a_hit_of_the_cache_is_a_copy() -> None:
     """Of the first sequence that has computed these tokens by then, wherever its columns begin."""
-    ways = [way([("a", 0, A)]), way([("c", 3, C[3:])])]
+    ways = [way([("a", 0, A[:3])]), way([("a", 3, A[3:])]), way([("c", 3, C[3:])])]
     schedule = Requests(ways, *grid(C, A)).schedule()
     assert schedule is not None
-    first, second = schedule.steps
-    assert (first.spans, first.copies) == ((Span(1, 0, 5),), ())
-    assert (second.spans, second.copies) == ((Span(0, 4, 5),), (Copy(0, 1, 4, 1, -1),))
+    *before, last = schedule.steps
+    assert [(step.spans, step.copies) for step in before] == [((Span(1, 0, 3),), ()), ((Span(1, 3, 5),), ())]
+    assert (last.spans, last.copies) == ((Span(0, 4, 5),), (Copy(0, 1, 4, 1, -1),))
 
 
 @pytest.mark.parametrize("before", [[way([("b", 0, B)])], [way([("a", 0, A[:2])])]], ids=["others", "too few"])

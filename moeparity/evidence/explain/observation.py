@@ -87,21 +87,25 @@ def region_of(plan: BoundGraph, name: str, values: Collection[str]) -> tuple[Nod
     its segment, and nodes of no layer without weights, such as the table of the rotation.
 
     A node may read a value only under other choices than the plan's. Such a value belongs to the region if it was seen;
-    if not, it is not missed.
+    if not, it is not missed. What a node hands to a single consumer before it is stored was not seen, though what it
+    stored was: it is made anew.
 
     Raises TraceError if the node's own values were not all seen, or if something that it needs was not.
     """
     segment = next(segment for segment in plan.graph.segments if any(node.name == name for node in segment.nodes))
     shared = (node for node in plan.graph.nodes if node.layer is None and not node.weights)
-    nodes = {node.name: node for node in (*shared, *segment.nodes)}
+    handing = [node for node in plan.graph.nodes if name in plan.edges(node)]
+    nodes = {node.name: node for node in (*shared, *segment.nodes, *(node for node in handing if not node.weights))}
     makers = {value: node for node in nodes.values() for value in node.values}
+    unstored = {node.values[0] for node in handing if node.name in nodes}
     missing = [value for value in nodes[name].values if value not in values]
     region, waiting = dict[str, None](), [nodes[name]]
     while waiting and not missing:
         node = waiting.pop()
         region[node.name] = None
         for value in filter(None, plan.read_inputs(node)):
-            if value in values or (value in makers and makers[value].name in region):
+            is_shown = value in values and not (node.name == name and value in unstored)
+            if is_shown or (value in makers and makers[value].name in region):
                 continue
             if value in makers:
                 waiting.append(makers[value])

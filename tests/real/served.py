@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 
 from moeparity.engine.forward import forward
 from moeparity.inputs.model import Model
@@ -230,3 +231,24 @@ def shares(run: Run, answer: Mapping[str, Any], log_probs: torch.Tensor) -> tupl
 def _share(ours: torch.Tensor, recorded: torch.Tensor) -> Share:
     equal = ours.view(torch.int64) == recorded.view(torch.int64)
     return Share(int(equal.sum()), len(equal))
+
+
+def traced_recipe(folder: Path, checkpoint_folder: Path, run: Run, answer: Mapping[str, Any], trace: Path) -> Path:
+    """A recipe in `folder`: the trace against the profile on a checkpoint; drawn tokens are scored."""
+    pairs = zip(run.prompts, sequences(run, answer), strict=True)
+    lines = [
+        {"input_ids": tokens.tolist(), "mask": [0] * len(prompt) + [1] * (len(tokens) - len(prompt))}
+        for prompt, tokens in pairs
+    ]
+    (folder / "tokens.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), "utf-8")
+    recipe = {
+        "kind": "recipe",
+        "checkpoint": str(checkpoint_folder),
+        "tokens": {"file": "tokens.jsonl", "sampled_from": "candidate"},
+        "reference": {"profile": PROFILE, "dtype": "bf16"},
+        "candidate": {"trace": str(trace)},
+        "gate": {"metric": "k3", "below": 1e-4},
+        "floor": False,
+    }
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
+    return folder / "recipe.yaml"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from moeparity.evidence.maps.side import RecordedSide, recorded_side
 from moeparity.inputs.model import Model
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.address import file_key, role
+from tests.command import alone
 from tests.opened import opened
 from tests.real.served import (
     CACHED,
@@ -28,6 +30,7 @@ from tests.real.served import (
     grid,
     replayed,
     serve,
+    traced_recipe,
 )
 from tests.real.test_vllm_cpu import ROPE_IS_WRONG, refuse_other_cpus
 
@@ -49,9 +52,11 @@ class Traced:
     side: RecordedSide
 
 
-@pytest.fixture(scope="module", params=[name for name in CHECKPOINTS if name != ROPE_IS_WRONG])
+@pytest.fixture(scope="module", params=CHECKPOINTS)
 def traced(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Traced:
-    """Requests that join at different steps; two begin as the first one does. Latent attention is not held to this."""
+    """Requests that join at different steps; two begin as the first one does. Latent attention has
+    its rope mended (tests/real/vllm_cpu.py).
+    """
     refuse_other_cpus()
     folder = tmp_path_factory.mktemp(request.param)
     model = opened(checkpoint(request.param, folder / "checkpoint"))
@@ -59,7 +64,8 @@ def traced(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     prompts += drawn_prompts((20, 3, 31), model.vocab_size, seed=4)
     run = Run(prompts=prompts, new=6, arrivals=[0, 5, 8, 1, 2, 6], prompt_logprobs=False)
     under = capturing(folder / "trace", "op,module", "model*", "logits_processor")
-    (answer,) = serve(model.folder, [run], ENGINE, folder, under=under)
+    mended = request.param == ROPE_IS_WRONG
+    (answer,) = serve(model.folder, [run], ENGINE, folder, mended=mended, under=under)
     ids, mask = grid(run, answer)
     weights = model.weights.checkpoint.tensor
     side = recorded_side(folder / "trace", model.graph, ids, mask.bool(), tensor=weights, where=Where(folder))
@@ -72,7 +78,8 @@ def test_rows_are_those_of_the_requests(traced: Traced) -> None:
     assert schedule is not None
     assert [[(s.sequence, s.first, s.tokens) for s in step.spans] for step in schedule.steps] == traced.answer["steps"]
     copies = {copy.sequence: copy.last for step in schedule.steps for copy in step.copies}
-    assert copies.keys() == {1, 2}
+    # For latent attention vLLM uses neither chunks nor a prefix cache on a CPU.
+    assert copies.keys() == (set() if traced.name == ROPE_IS_WRONG else {1, 2})
     assert all(copy.source == 0 for step in schedule.steps for copy in step.copies)
     assert any(step.phase == "chunk" for step in schedule.steps)
     (rows,) = traced.run.as_case()["prompts"][:1]
@@ -106,11 +113,23 @@ def test_logits_are_those_of_each_requests_last_token(traced: Traced) -> None:
 
 def test_explain_reads_a_batch_by_request(traced: Traced) -> None:
     """Attention of every request that no prefix cache served; logits; and the rotation, at each request's positions."""
-    for nodes in ("layers[0].attention.rope", "layers[0].attention.attend", "lm_head"):
+    for nodes in ("layers[0].attention.rope", "layers[0].attention.attend", "layers[1].attention.norm", "lm_head"):
         result: Explained = explain_trace(
             Request(trace=traced.trace, checkpoint=traced.model.folder, profile=PROFILE, nodes=nodes)
         )
-        (node,) = result.nodes
-        assert node.as_started, nodes
+        # Prompts and decoding steps of latent attention are computed in two forms.
+        parts = 2 if (traced.name, nodes) == (ROPE_IS_WRONG, "layers[0].attention.attend") else 1
+        assert [node.as_started for node in result.nodes] == [True] * parts, nodes
         cached = [unseen for unseen in result.unseen if "prefix cache" in unseen.reason]
-        assert bool(cached) == nodes.endswith("attend"), nodes
+        assert bool(cached) == (nodes.endswith("attend") and traced.name != ROPE_IS_WRONG), nodes
+
+
+def test_a_recipe_finds_no_divergence(traced: Traced, tmp_path: Path) -> None:
+    """At no node that the trace shows, and in no bit of a scored token's log-probability."""
+    recipe = traced_recipe(tmp_path, traced.model.folder, traced.run, traced.answer, traced.trace)
+    done = alone("bisect", recipe, "--json", tmp_path / "report.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "report.json").read_text("utf-8"))
+    assert report["roots"] == []
+    assert report["verdict"]["reason"] == "all bits are equal"
+    assert report["trace"]["shown"] > len(traced.model.graph.nodes) / 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -31,11 +32,14 @@ def written(
     change: Change = lambda _, tensor: tensor,
     further: tuple[str, ...] = (),
     whole: bool = True,
+    settings: Mapping[str, str] = MappingProxyType({}),
     **head: Any,
 ) -> Path:
-    """A trace of one forward. `name`: the class of the module that ids go into; `further`: paths of more modules."""
+    """A trace of one forward under hf-eager with other `settings`. `name`: the class of the module that ids go into;
+    `further`: paths of more modules.
+    """
     module_map = load_map(program, Where(Path("tests")))
-    computed = forward(model, ids, profile="hf-eager", save=["**"], dtype="bf16")
+    computed = forward(model, ids, profile="hf-eager", save=["**"], dtype="bf16", settings=settings)
     slots: dict[str, dict[str, dict[str, torch.Tensor]]] = {}
     columns: dict[tuple[str, str, str], list[tuple[int, torch.Tensor]]] = {}
     nodes = {value: node for node in model.graph.nodes for value in node.values}

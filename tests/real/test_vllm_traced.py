@@ -124,6 +124,17 @@ def test_explain_reads_a_batch_by_request(traced: Traced) -> None:
         assert bool(cached) == (nodes.endswith("attend") and traced.name != ROPE_IS_WRONG), nodes
 
 
+def test_explain_finds_the_profile_at_every_node_of_a_layer(traced: Traced) -> None:
+    """That the trace shows, norms that read a sum before it is stored among them."""
+    result: Explained = explain_trace(
+        Request(trace=traced.trace, checkpoint=traced.model.folder, profile=PROFILE, nodes="layers[1].**")
+    )
+    assert [node.node for node in result.nodes if not node.as_started] == []
+    unmapped = {node.name for node in traced.model.graph.nodes if not any(v in traced.side.grafts for v in node.values)}
+    hidden = {unseen.node for unseen in result.unseen if not unseen.forwards}
+    assert hidden == {name for name in unmapped if name.startswith("layers[1].")}
+
+
 def test_a_recipe_finds_no_divergence(traced: Traced, tmp_path: Path) -> None:
     """At no node that the trace shows, and in no bit of a scored token's log-probability."""
     recipe = traced_recipe(tmp_path, traced.model.folder, traced.run, traced.answer, traced.trace)

@@ -76,7 +76,7 @@ def test_design_names_every_room_and_every_section() -> None:
     assert listed - {"cli"} == rooms - {"__init__", "__pycache__", "py", "cli", "graphs", "recipes"}
 
     (sections,) = re.findall(r"has one folder for each section of the report: ([^;]*);", text)
-    folders = {measure.measure.__module__.split(".")[2] for measure in MEASURES}
+    folders = {measure.gives.__module__.split(".")[2] for measure in MEASURES}
     assert set(re.findall(r"`([a-z_]+)`", sections)) == folders
 
 

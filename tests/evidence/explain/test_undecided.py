@@ -67,7 +67,8 @@ def test_what_is_verified_by_a_trace_has_no_other_value_with_the_same_bits(
             for value in admissible(eager, node_values, key):
                 outputs = kernels.outputs(frozenset([((name, key), value)]), sample)
                 assert outputs is None or not all(map(same_bits, sample.results, outputs)), (key, value)
-    assert "output" in verified
+    # Its sum is bf16 already, so no bit tells whether a store would cut it.
+    assert ("output" in verified) == (name != COMBINE)
 
 
 def opened_at(answer: Explanation, attribute: str) -> OpenChoice:

@@ -33,7 +33,8 @@ def _active_places(replaced: Replaced, choices: Choices) -> set[Place]:
         plan = replaced.bound(choices)
     except SpecError:
         return set()
-    return {(node.name, name) for bound in plan.distinct for node in replaced.all_nodes for name in bound.active(node)}
+    nodes = replaced.searched_nodes
+    return {(node.name, name) for bound in plan.distinct for node in nodes for name in bound.active(node)}
 
 
 @dataclass(slots=True, kw_only=True)

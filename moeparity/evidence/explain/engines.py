@@ -36,7 +36,7 @@ def known_choices(replaced: Replaced, plan: BoundGraph) -> Iterator[Choice]:
     """Every value that is listed or that a shipped profile sets at a node, if it makes the node compute something else
     than `plan` does in some phase.
     """
-    nodes = {node.name: node for node in replaced.nodes}
+    nodes = {node.name: node for node in replaced.nodes if node.name not in replaced.recorded}
     listed = dict.fromkeys(listed_choices(replaced, plan))
     yield from listed
     for choice in dict.fromkeys(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -10,7 +10,7 @@ import torch
 
 from moeparity.evidence.explain.inquiry import Inquiry, Memory
 from moeparity.evidence.explain.left import left_by
-from moeparity.evidence.explain.observation import Observation, numbers, region_of
+from moeparity.evidence.explain.observation import Observation, numbers, recorded_nodes, region_of
 from moeparity.evidence.explain.replaced import Choices, Replaced
 from moeparity.evidence.explain.report import Explanation, is_near
 from moeparity.evidence.explain.sample import Sample, Values, with_earlier
@@ -18,9 +18,11 @@ from moeparity.evidence.explain.tries import NOTHING
 from moeparity.evidence.explain.undecided import open_choices
 from moeparity.inputs.weights.store import Loaded
 from moeparity.numerics.bits import int_view
+from moeparity.ops.attribute import EDGE
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node
 from moeparity.plan.schedule.cases import Case
+from moeparity.plan.setting import edges_of
 
 WORK: Final = 16384
 """What may be spent on nodes that were likely computed alike, in calls of small kernels; on one node at most half."""
@@ -67,7 +69,8 @@ class Question:
         unknown = {node.name for node in self.plan.graph.nodes}.difference(self.known_nodes)
         phases = tuple(dict.fromkeys(step.phase for step in with_earlier(samples)))
         names = [node.name for node in self.region]
-        replaced = Replaced.of(names, self.plan, self.plan, unknown=unknown, phases=phases)
+        recorded = frozenset.intersection(*(recorded_nodes(self.region, sample.values) for sample in samples))
+        replaced = Replaced.of(names, self.plan, self.plan, unknown=unknown, phases=phases, recorded=recorded)
         inquiry = Inquiry(replaced=replaced, memory=self.memory)
         inquiry.kernels.loaded = self.loaded
         return inquiry
@@ -154,7 +157,7 @@ class Answer:
         return Explanation(
             node=region[-1].name,
             op=region[-1].op.name,
-            nodes=tuple(member.name for member in region),
+            nodes=tuple(member.name for member in region if member.name not in inquiry.replaced.recorded),
             forwards=numbers(self.observations),
             phases=tuple(dict.fromkeys(step.phase for step in self.observations)),
             elements=inquiry.base.elements,
@@ -194,14 +197,17 @@ def _settings(replaced: Replaced, answer: Choices, phases: Sequence[Case]) -> tu
     """All choices that take effect at the nodes under an answer, as address and value; none that go by the phase."""
     bound = replaced.bound(answer)
     plans = {id(at): at for at in map(bound.at_phase, phases)}.values()
-    by_plan = [
-        {(f"{node.name}:{name}", str(value)) for node in replaced.nodes for name, value in at.active(node).items()}
-        for at in plans
-    ]
-    first = next(iter(plans))
-    return tuple(
-        setting
-        for node in replaced.nodes
-        for name, value in first.active(node).items()
-        if all((setting := (f"{node.name}:{name}", str(value))) in of_plan for of_plan in by_plan)
-    )
+    first, *others = [dict.fromkeys(_in_effect(replaced, at)) for at in plans]
+    return tuple(setting for setting in first if all(setting in of_plan for of_plan in others))
+
+
+def _in_effect(replaced: Replaced, plan: BoundGraph) -> Iterator[tuple[str, str]]:
+    """The choices that take effect at the nodes, and those of what one of them hands to another."""
+    names = {node.name for node in replaced.nodes}
+    for node in replaced.nodes:
+        if node.name not in replaced.recorded:
+            yield from ((f"{node.name}:{name}", str(value)) for name, value in plan.active(node).items())
+        for site, consumer in edges_of(plan.graph, node):
+            if consumer in names:
+                setting = plan.settings[node.name, f"{site}{EDGE}{consumer}"]
+                yield f"{node.name}:{site}{EDGE}{consumer}", str(plan.resolved(node.name, setting.value))

@@ -11,7 +11,7 @@ import yaml
 
 from moeparity.errors import TraceError
 from moeparity.evidence.explain.report import Explained, Explanation
-from moeparity.evidence.explain.statements import Statement, agreed, phases_of
+from moeparity.evidence.explain.statements import Statement, agreed, as_number, phases_of
 from moeparity.plan.address import pattern, role
 from moeparity.plan.schedule.steps import FORWARD
 
@@ -93,7 +93,8 @@ def _rules(result: Explained) -> Iterator[Mapping[str, object]]:
         by_node: dict[tuple[str, str], dict[str, object]] = {}
         for statement in statements:
             name, _, attribute = statement.address.rpartition(":")
-            by_node.setdefault((name, statement.why), {})[attribute] = _scalar(statement.value)
+            # The reader on an edge is of some layer; the rule is for those of all layers.
+            by_node.setdefault((name, statement.why), {})[role(attribute)] = as_number(statement.value)
         for (name, why), values in by_node.items():
             rule = _Rule(role(name), why, tuple(values.items()), tuple(phases_of(node)))
             places.setdefault(rule, []).append((name, node.elements))
@@ -166,15 +167,3 @@ def _not_stated(result: Explained) -> str:
     rest = "what the trace does not show"
     names = "; ".join(f"{name} {', '.join(attributes)}" for name, attributes in undecided.items())
     return f"what its values do not decide ({names}), and {rest}." if undecided else f"{rest}."
-
-
-def _scalar(value: str) -> object:
-    """A value as YAML writes it: a number where it is one."""
-    try:
-        return int(value)
-    except ValueError:
-        pass
-    try:
-        return float(value)
-    except ValueError:
-        return value

@@ -192,6 +192,8 @@ class Kernels:
                 reads = [_joined(part, axis) for part, axis in parts]
                 self._keep(key, self._computed_at(plan, node, choices, reads))
             values |= self._inner[key]
+            # What is known stays: a wrong sum is not said of the norm that reads it.
+            values |= {name: sample.values[name] for name in node.values if node.name in self.replaced.recorded}
         return values
 
     def _reads_same(

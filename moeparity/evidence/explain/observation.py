@@ -15,6 +15,7 @@ from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.schedule.steps import FORWARD
+from moeparity.plan.setting import edges_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -47,7 +48,8 @@ class Observation:
         TraceError if a node of the region mixes tokens.
         """
         closing = region[-1]
-        entering = {value: self.values[value] for value in entering_values(region) if value in self.values}
+        own_values = (value for name in recorded_nodes(region, self.values) for value in _of(region, name).values)
+        entering = {v: self.values[v] for v in (*entering_values(region), *own_values) if v in self.values}
         outputs = tuple(self.values[value] for value in closing.values if value in self.values)
         real = self.real if self.real is None or not bool(self.real.all()) else None
         shown_tokens = outputs[0].shape[closing.op.token_axis] if outputs else 0
@@ -82,19 +84,30 @@ def entering_values(region: Sequence[Node]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(value for node in region for value in node.inputs if value not in inside))
 
 
+def recorded_nodes(region: Sequence[Node], values: Collection[str]) -> frozenset[str]:
+    """The nodes of a region whose values were seen, its last one aside: what they hand on before it is stored is made
+    anew, and nothing else of them.
+    """
+    return frozenset(node.name for node in region[:-1] if all(value in values for value in node.values))
+
+
+def _of(region: Sequence[Node], name: str) -> Node:
+    return next(node for node in region if node.name == name)
+
+
 def region_of(plan: BoundGraph, name: str, values: Collection[str]) -> tuple[Node, ...]:
     """The nodes that lie between a node's values and the values seen before it, in execution order. They are nodes of
     its segment, and nodes of no layer without weights, such as the table of the rotation.
 
     A node may read a value only under other choices than the plan's. Such a value belongs to the region if it was seen;
-    if not, it is not missed. What a node hands to a single consumer before it is stored was not seen, though what it
-    stored was: it is made anew.
+    if not, it is not missed. What a node may hand to a single consumer before it is stored was not seen, though what it
+    stored was: the node belongs to the region if what it is made of was seen, or if the plan has it so.
 
     Raises TraceError if the node's own values were not all seen, or if something that it needs was not.
     """
     segment = next(segment for segment in plan.graph.segments if any(node.name == name for node in segment.nodes))
     shared = (node for node in plan.graph.nodes if node.layer is None and not node.weights)
-    handing = [node for node in plan.graph.nodes if name in plan.edges(node)]
+    handing = [node for node in plan.graph.nodes if _hands_unstored(plan, node, name, values)]
     nodes = {node.name: node for node in (*shared, *segment.nodes, *(node for node in handing if not node.weights))}
     makers = {value: node for node in nodes.values() for value in node.values}
     unstored = {node.values[0] for node in handing if node.name in nodes}
@@ -114,3 +127,10 @@ def region_of(plan: BoundGraph, name: str, values: Collection[str]) -> tuple[Nod
     if missing:
         raise TraceError(f"{name}: the trace has no whole {listed(sorted(missing))}, which its kernels need.")
     return tuple(node for node in plan.graph.nodes if node.name in region)
+
+
+def _hands_unstored(plan: BoundGraph, node: Node, reader: str, values: Collection[str]) -> bool:
+    """Whether a node hands `reader` what it does not store, or may do so and can be computed anew."""
+    if not any(consumer == reader for _, consumer in edges_of(plan.graph, node)):
+        return False
+    return reader in plan.edges(node) or all(value in values for value in filter(None, plan.read_inputs(node)))

@@ -37,7 +37,8 @@ class Replaced:
     these nodes and to what they read in the last node's segment. It runs no function.
 
     tail: the node that reads the last one's value as logits, whose choices may explain it too; else None. makers:
-    choices of other nodes that made what these nodes read, if it is not known which choices were made. own_settings:
+    choices of other nodes that made what these nodes read, if it is not known which choices were made. recorded: those
+    of the nodes whose values are known, so that only what they hand on unstored is computed. own_settings:
     the settings that the side's profile makes for these nodes and that nobody runs, for each phase in which they are
     others. segment: all nodes of the last one's segment.
     """
@@ -48,6 +49,7 @@ class Replaced:
     own_settings: tuple[Mapping[Place, Setting], ...]
     segment: frozenset[str]
     makers: tuple[Place, ...] = ()
+    recorded: frozenset[str] = frozenset()
     # All trials at a node are priced, then run and built upon, and binding takes as long as a kernel.
     _latest: dict[Choices, BoundGraph | str] = field(init=False, repr=False, compare=False, default_factory=dict)
 
@@ -60,6 +62,7 @@ class Replaced:
         *,
         unknown: Collection[str] = (),
         phases: Sequence[Case] = (),
+        recorded: frozenset[str] = frozenset(),
     ) -> Replaced:
         """The nodes of a region, in execution order, as the plan `base` runs them in some of its `phases` (none are
         named: in all). Of the `unknown` nodes it is not known whether what they hand on was made under their own
@@ -92,6 +95,7 @@ class Replaced:
             tail=tail,
             own_settings=tuple(_of_nodes(phase_plan, names) for phase_plan in own_plans),
             segment=frozenset(inside),
+            recorded=recorded,
             makers=tuple(dict.fromkeys(place for place in _makers(cut.nodes, region) if place[0] in unknown)),
         )
 
@@ -99,6 +103,11 @@ class Replaced:
     def all_nodes(self) -> tuple[Node, ...]:
         """The nodes whose choices may explain the function."""
         return self.nodes if self.tail is None else (*self.nodes, self.tail)
+
+    @property
+    def searched_nodes(self) -> tuple[Node, ...]:
+        """The nodes of whose attributes, parameters and faults something is to be found."""
+        return tuple(node for node in self.all_nodes if node.name not in self.recorded)
 
     @cached_property
     def history(self) -> tuple[str, ...]:
@@ -167,6 +176,7 @@ class Replaced:
             (place, self.plan.resolved(place[0], setting.value))
             for place, setting in settings.items()
             if (place[0] in names or place in self.makers)
+            and (EDGE in place[1] or place[0] not in self.recorded)
             and place[1] not in (IMPL, FAULT)
             and place in self.plan.settings
             and (EDGE not in place[1] or place[1].partition(EDGE)[2] in names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from moeparity.errors import TraceError
@@ -68,3 +69,11 @@ def _refuse_other_values(node: Explanation, owners: dict[tuple[str, str], tuple[
                 f"--profile-out: {address} is {owner[1].value} by {owner[0].node} and {value} by {node.node}, and a "
                 "profile states one value for a phase. Name one of these nodes with --node."
             )
+
+
+def as_number(value: str) -> int | float | str:
+    """A value of an explanation as a setting has it: a number where it is one."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(value)
+    return value

@@ -15,6 +15,7 @@ from moeparity.evidence.explain.observation import Observation, numbers
 from moeparity.evidence.explain.observed import observed
 from moeparity.evidence.explain.parts import explained_in_parts
 from moeparity.evidence.explain.report import UNSHOWN, Explained, Explanation, Unseen
+from moeparity.evidence.explain.statements import as_number
 from moeparity.evidence.maps.forwards import module_calls
 from moeparity.evidence.maps.module_map import ModuleMap, load_map, map_of
 from moeparity.evidence.trace.reader import RankTrace, open_trace
@@ -157,7 +158,7 @@ class _Walk:
         shared = {node.name for node in self.plan.graph.nodes if node.layer is None}
         places = {tuple(address.rsplit(":", 1)): value for address, value in answer.settings}
         return {
-            (node, name): Setting(value=value, rule=None)
+            (node, name): Setting(value=as_number(value), rule=None)
             for (node, name), value in places.items()
             if name in told_names or node in shared
         }

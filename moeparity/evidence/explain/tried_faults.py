@@ -39,7 +39,7 @@ def _places(tries: Tries, parent: Choices) -> Iterator[tuple[Place, float | None
     suspects = kernels.suspects(tries.samples[0], parent)
     solved_for = {place for place, _ in numbers(replaced, replaced.bound(NOTHING))}
     widths = {port.shape[-1] for port in tries.samples[0].results if port.dim()}
-    for node in replaced.all_nodes:
+    for node in replaced.searched_nodes:
         for place, number in fault_places(replaced.plan.graph, node, suspects, solved_for, widths):
             if place not in occupied:
                 yield place, number

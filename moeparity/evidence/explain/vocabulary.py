@@ -42,13 +42,15 @@ def _listed_in(replaced: Replaced, plan: BoundGraph) -> Iterator[Choice]:
         yield from (
             ((name, attribute_name), listed_value) for listed_value in _values(attribute) if listed_value != value
         )
-    for node in replaced.all_nodes:
+    for node in replaced.searched_nodes:
         active = plan.active(node)
         for attribute in node.attributes:
             if attribute.name in active:
                 values = (v for v in _values(attribute) if plan.resolved(node.name, v) != active[attribute.name])
                 yield from (((node.name, attribute.name), value) for value in values)
-        names = {member.name for member in replaced.nodes}
+    names = {member.name for member in replaced.nodes}
+    for node in replaced.nodes:
+        active = plan.active(node)
         for site, consumer in edges_of(plan.graph, node):
             place = (node.name, f"{site}{EDGE}{consumer}")
             if consumer in names:
@@ -73,7 +75,7 @@ def numbers(replaced: Replaced, plan: BoundGraph) -> Iterator[tuple[Place, float
 
 
 def _numbers_in(replaced: Replaced, plan: BoundGraph) -> Iterator[tuple[Place, float]]:
-    for node in replaced.all_nodes:
+    for node in replaced.searched_nodes:
         active = plan.active(node)
         attributes = [attribute for attribute in node.attributes if attribute.number and attribute.name in active]
         for attribute in attributes:
@@ -106,7 +108,7 @@ def in_one_dtype(replaced: Replaced) -> Iterator[Choices]:
     """All values of the nodes rounded to one dtype, or all but what they give; the plan's own dtype left out."""
     sites = [
         (node.name, attribute.name)
-        for node in replaced.all_nodes
+        for node in replaced.searched_nodes
         for attribute in node.attributes
         if attribute.kind == "rounding"
     ]
@@ -117,6 +119,6 @@ def in_one_dtype(replaced: Replaced) -> Iterator[Choices]:
 
 
 def _allowed(replaced: Replaced, place: Place) -> tuple[str, ...]:
-    node = next(node for node in replaced.all_nodes if node.name == place[0])
+    node = next(node for node in replaced.searched_nodes if node.name == place[0])
     attribute = node.op.attribute(place[1])
     return () if attribute is None else attribute.values

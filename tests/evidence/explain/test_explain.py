@@ -181,8 +181,8 @@ def test_another_order_that_is_not_listed_lies_inside_the_legal_ones(eager: Boun
 
 
 def test_what_the_values_leave_open_is_told(eager: BoundGraph, nodes: dict[str, Seen]) -> None:
-    """Of a single token with one expert, no order of the sum over slots can be known; and what is bf16 already is cut by
-    no store.
+    """Of a single token with one expert, no order of the sum over slots can be known, nor whether a store cuts what is
+    bf16 already.
     """
     node_values = nodes[COMBINE]
     answer = ask(eager, node_values, Observation(values=node_values.values))

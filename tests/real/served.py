@@ -197,7 +197,7 @@ def replayed(
     """The tensors that `forward` makes of the same tokens in the engine's own steps: log-probabilities, or `save`."""
     ids, mask = grid(run, answer)
     schedule = {"file": str(steps_file(run, answer, file))}
-    return forward(model, ids, profile=PROFILE, schedule=schedule, attention_mask=mask, save=save, **options)
+    return forward(model, ids, **{"profile": PROFILE, **options}, schedule=schedule, attention_mask=mask, save=save)
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,10 +154,16 @@ def minimal(tries: Tries, choices: Choices) -> Choices:
 
 
 def children(tries: Tries, parent: Choices) -> Iterator[Choices]:
-    """The combination with one more known choice, at a place where it has none; without what is refused alone."""
+    """The combination with one more known choice, at a place where it has none; without what is refused alone. None of
+    a combination that is no plan.
+    """
     replaced, places_of = tries.kernels.replaced, places(parent)
+    try:
+        plan = replaced.bound(parent)
+    except SpecError:
+        return
     # Where nothing runs as it is, what is refused alone may run beside what makes it run.
     alone = tries.runs
-    for choice in known_choices(replaced, replaced.bound(parent)):
+    for choice in known_choices(replaced, plan):
         if choice[0] not in places_of and (not alone or tries.scores.get(frozenset([choice]), UNTRIED) is not None):
             yield parent | {choice}

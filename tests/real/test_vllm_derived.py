@@ -1,0 +1,46 @@
+"""A profile that `explain --profile-out` makes of one trace of a real vLLM on this CPU gives that run again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.engines.live import ROOT
+from tests.opened import opened
+from tests.real.served import PLAIN, Run, capturing, checkpoint, drawn_prompts, replayed, serve, shares
+from tests.real.test_vllm_cpu import refuse_other_cpus
+
+pytestmark = pytest.mark.live
+UNSEEN = {"log_probs:form": "log_softmax", "log_probs:inputs": "fp32", "log_probs:output": "fp32"}
+"""What no module of the model shows: vLLM's sampler computes it."""
+
+
+def derived(trace: Path, model: Path, profile: Path) -> subprocess.CompletedProcess[str]:
+    """The command, from transformers' eager modules on: nothing of vLLM is told."""
+    options = ["--checkpoint", str(model), "--profile", "hf-eager", "--profile-out", str(profile)]
+    command = [sys.executable, "-m", "moeparity.cli", "explain", str(trace), *options]
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, cwd=ROOT, env=one_thread, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe", "mixtral"])
+def test_every_log_probability_of_the_run(name: str, tmp_path: Path) -> None:
+    """Requests that join at different steps: prompts and drawn tokens in one batch."""
+    refuse_other_cpus()
+    model = opened(checkpoint(name, tmp_path / "checkpoint"))
+    prompts = drawn_prompts((60, 20, 3, 31), model.vocab_size, seed=4)
+    run = Run(prompts=prompts, new=6, arrivals=[0, 1, 2, 6], prompt_logprobs=False)
+    under = capturing(tmp_path / "trace", "op,module", "model*", "logits_processor")
+    (answer,) = serve(model.folder, [run], PLAIN, tmp_path, under=under)
+
+    done = derived(tmp_path / "trace", model.folder, tmp_path / "derived.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    log_probs = replayed(
+        model, run, answer, tmp_path / "steps", profile=str(tmp_path / "derived.yaml"), settings=UNSEEN
+    )["log_probs"]
+    _, of_drawn = shares(run, answer, log_probs)
+    assert of_drawn.whole, of_drawn

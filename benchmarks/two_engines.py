@@ -7,7 +7,7 @@ Nothing in them is computed by this project. `moeparity bisect FOLDER/recipe.yam
 both engines recorded, and which choices make the difference between them.
 
 With `--temperature T` requests are sampled at T and the trainer divides its logits by it, while the server reports
-log-probabilities of logits as they are: the mistake of docs/guides/vllm-and-trainer.md. With `--processed` the server
+log-probabilities of logits as they are: the mistake of docs/two-engines.md. With `--processed` the server
 divides too, which mends it.
 """
 

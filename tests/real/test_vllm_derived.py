@@ -27,7 +27,7 @@ def derived(trace: Path, model: Path, profile: Path) -> subprocess.CompletedProc
     return subprocess.run(command, cwd=ROOT, env=one_thread, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("name", ["qwen3_moe", "mixtral"])
+@pytest.mark.parametrize("name", ["qwen3_moe", "mixtral", "gpt_oss"])
 def test_every_log_probability_of_the_run(name: str, tmp_path: Path) -> None:
     """Requests that join at different steps: prompts and drawn tokens in one batch."""
     refuse_other_cpus()

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.engines.live import ROOT
+from tests.command import executable
 from tests.opened import opened
 from tests.real.served import PLAIN, Run, capturing, checkpoint, drawn_prompts, replayed, serve, shares
 from tests.real.test_vllm_cpu import refuse_other_cpus
@@ -17,14 +14,6 @@ from tests.real.test_vllm_cpu import refuse_other_cpus
 pytestmark = pytest.mark.live
 UNSEEN = {"log_probs:form": "log_softmax", "log_probs:inputs": "fp32", "log_probs:output": "fp32"}
 """What no module of the model shows: vLLM's sampler computes it."""
-
-
-def derived(trace: Path, model: Path, profile: Path) -> subprocess.CompletedProcess[str]:
-    """The command, from transformers' eager modules on: nothing of vLLM is told."""
-    options = ["--checkpoint", str(model), "--profile", "hf-eager", "--profile-out", str(profile)]
-    command = [sys.executable, "-m", "moeparity.cli", "explain", str(trace), *options]
-    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=ROOT, env=one_thread, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("name", ["qwen3_moe", "mixtral", "gpt_oss"])
@@ -37,7 +26,9 @@ def test_every_log_probability_of_the_run(name: str, tmp_path: Path) -> None:
     under = capturing(tmp_path / "trace", "op,module", "model*", "logits_processor")
     (answer,) = serve(model.folder, [run], PLAIN, tmp_path, under=under)
 
-    done = derived(tmp_path / "trace", model.folder, tmp_path / "derived.yaml")
+    # From transformers' eager modules on: nothing of vLLM is told.
+    options = ["--checkpoint", str(model.folder), "--profile", "hf-eager", "--profile-out", f"{tmp_path}/derived.yaml"]
+    done = executable("explain", tmp_path / "trace", *options)
     assert done.returncode == 0, done.stdout + done.stderr
     log_probs = replayed(
         model, run, answer, tmp_path / "steps", profile=str(tmp_path / "derived.yaml"), settings=UNSEEN

@@ -61,7 +61,9 @@ def _profiles_choices(replaced: Replaced) -> tuple[Choices, ...]:
 
 
 def _of_profiles(graph: Graph, dtype: str) -> Iterator[ByNode]:
-    """The settings of each profile whose rules fit the graph, by node: the very same where two set a node alike."""
+    """By node, the settings of each profile whose rules fit the graph. Profiles that set a node alike share one mapping
+    for it, so that they can be told to be alike by identity.
+    """
     latest: dict[frozenset[tuple[Place, Value, type]], dict[Place, Setting]] = {}
     for profile in _profiles():
         try:

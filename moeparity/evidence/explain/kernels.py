@@ -174,6 +174,8 @@ class Kernels:
         values, own_plan, before = dict(sample.values), self.replaced.plan.at_phase(sample.phase), set[str]()
         for node in self.replaced.all_nodes if walks_tail else self.replaced.nodes:
             before.add(node.name)
+            if node.name in self.replaced.recorded and not plan.edges(node):
+                continue
             if only is not None and node.name not in only:
                 continue
             parts = self._parts(plan, choices, sample, values, node)

@@ -48,7 +48,8 @@ class Observation:
         TraceError if a node of the region mixes tokens.
         """
         closing = region[-1]
-        own_values = (value for name in recorded_nodes(region, self.values) for value in _of(region, name).values)
+        recorded = recorded_nodes(region, self.values)
+        own_values = (value for node in region if node.name in recorded for value in node.values)
         entering = {v: self.values[v] for v in (*entering_values(region), *own_values) if v in self.values}
         outputs = tuple(self.values[value] for value in closing.values if value in self.values)
         real = self.real if self.real is None or not bool(self.real.all()) else None
@@ -85,14 +86,10 @@ def entering_values(region: Sequence[Node]) -> tuple[str, ...]:
 
 
 def recorded_nodes(region: Sequence[Node], values: Collection[str]) -> frozenset[str]:
-    """The nodes of a region whose values were seen, its last one aside: what they hand on before it is stored is made
-    anew, and nothing else of them.
+    """The nodes before a region's last one whose values the program recorded. Each is there only for what it hands to
+    one reader before it is rounded and stored.
     """
     return frozenset(node.name for node in region[:-1] if all(value in values for value in node.values))
-
-
-def _of(region: Sequence[Node], name: str) -> Node:
-    return next(node for node in region if node.name == name)
 
 
 def region_of(plan: BoundGraph, name: str, values: Collection[str]) -> tuple[Node, ...]:
@@ -130,7 +127,9 @@ def region_of(plan: BoundGraph, name: str, values: Collection[str]) -> tuple[Nod
 
 
 def _hands_unstored(plan: BoundGraph, node: Node, reader: str, values: Collection[str]) -> bool:
-    """Whether a node hands `reader` what it does not store, or may do so and can be computed anew."""
+    """Whether `reader` may be handed a node's result before it is rounded and stored. It is so if the plan says it; it
+    may be so if everything that the node reads was recorded, so that the node can be computed again.
+    """
     if not any(consumer == reader for _, consumer in edges_of(plan.graph, node)):
         return False
     return reader in plan.edges(node) or all(value in values for value in filter(None, plan.read_inputs(node)))

@@ -56,7 +56,9 @@ class Tries:
     spent: float = 0.0
 
     def score(self, choices: Choices) -> Score | None:
-        """How near they come; None where an op refuses them, or they take too much. Raises SpentError."""
+        """How near the values under these choices come to the recorded ones. None if an op refuses the choices, or if
+        one trial of them takes too much work. Raises SpentError once all the work is spent.
+        """
         if choices not in self.scores:
             if self.spent >= self.limit and len(self.scores) >= self.least:
                 raise SpentError
@@ -154,8 +156,8 @@ def minimal(tries: Tries, choices: Choices) -> Choices:
 
 
 def children(tries: Tries, parent: Choices) -> Iterator[Choices]:
-    """The combination with one more known choice, at a place where it has none; without what is refused alone. None of
-    a combination that is no plan.
+    """The combination with one more known choice, at a place where it has none; without what is refused alone. Nothing
+    if the ops refuse the combination itself.
     """
     replaced, places_of = tries.kernels.replaced, places(parent)
     try:

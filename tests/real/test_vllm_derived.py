@@ -9,7 +9,6 @@ import pytest
 from tests.command import executable
 from tests.opened import opened
 from tests.real.served import PLAIN, Run, capturing, checkpoint, drawn_prompts, replayed, serve, shares
-from tests.real.test_vllm_cpu import refuse_other_cpus
 
 pytestmark = pytest.mark.live
 UNSEEN = {"log_probs:form": "log_softmax", "log_probs:inputs": "fp32", "log_probs:output": "fp32"}
@@ -19,7 +18,6 @@ UNSEEN = {"log_probs:form": "log_softmax", "log_probs:inputs": "fp32", "log_prob
 @pytest.mark.parametrize("name", ["qwen3_moe", "mixtral", "gpt_oss"])
 def test_every_log_probability_of_the_run(name: str, tmp_path: Path) -> None:
     """Requests that join at different steps: prompts and drawn tokens in one batch."""
-    refuse_other_cpus()
     model = opened(checkpoint(name, tmp_path / "checkpoint"))
     prompts = drawn_prompts((60, 20, 3, 31), model.vocab_size, seed=4)
     run = Run(prompts=prompts, new=6, arrivals=[0, 1, 2, 6], prompt_logprobs=False)

@@ -144,6 +144,14 @@ VLLM_TWO_STAGE = _collective(
     f"{_VLLM}, cross_device_reduce_2stage",
     (2, 4, 6, 8),
 )
+# Over shared memory each rank adds its own message first, then those of the ranks behind it, going round. Over two ranks
+# that is one sum; over more every rank has other bits, which is not imitated.
+VLLM_CPU_SHM = Collective(
+    "vllm.cpu_shm",
+    OrderMap(Whole(), ASCENDING, "fp32"),
+    Evidence("read", "vLLM 0.33.0, csrc/cpu/shm.cpp all_reduce_sum_impl"),
+    worlds=(2,),
+)
 # SGLang's custom all-reduce: three kernels with one order, from the first rank on. Not imitated: push turns the first
 # of a pair of +0 into -0, and with 4 ranks or more the switch adds (multimem) above some size.
 _SGLANG = "sglang 0.5.23, kernels/jit/csrc/distributed/custom_all_reduce.cuh"
@@ -261,6 +269,7 @@ ALL = (
     CUTEDSL_BT,
     VLLM_ONE_STAGE,
     VLLM_TWO_STAGE,
+    VLLM_CPU_SHM,
     *SGLANG,
     *SYMM_MEM,
     MULTIMEM,

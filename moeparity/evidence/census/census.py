@@ -134,16 +134,17 @@ def _origin(each: HeldTensor, earlier: Entry | None, sources: Sources) -> Origin
 
 
 def _whole(each: HeldTensor, weights: Sequence[HeldTensor]) -> str:
-    """The weight whose bytes a tensor reads, "" for none; of a weight, another that is the same memory."""
+    """The weight whose bytes a tensor reads, the largest of several, "" for none; of a weight, a larger one, or the
+    first of those that are the same memory.
+    """
     first, last, _ = extent(each.tensor)
-    for weight in weights:
-        if weight is each:
-            return ""
+    is_weight, size = each.kind in WEIGHTS, each.tensor.numel()
+    for weight in sorted(weights, key=lambda weight: -weight.tensor.numel()):
         begin, end, _ = extent(weight.tensor)
-        if each.kind in ("attribute", "computed"):
-            if first < end and begin < last:
-                return weight.path
-        elif (first, last, each.tensor.shape) == (begin, end, weight.tensor.shape):
+        if weight is each or (is_weight and weight.tensor.numel() < size):
+            return ""
+        is_same = (first, last, each.tensor.shape) == (begin, end, weight.tensor.shape)
+        if first < end and begin < last and (is_same or not is_weight or weight.tensor.numel() > size):
             return weight.path
     return ""
 

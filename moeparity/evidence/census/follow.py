@@ -70,8 +70,11 @@ def _copy(old: Entry, new: Entry, before: Census, after: Census) -> Derived:
         return Derived(path=old.path, kind=old.kind, sources=sources, outcome="apart", says=says)
     was = {making: _lanes(before.values[making], origin.axis) for making in makings}
     current = torch.cat([_lanes(after.values[making], origin.axis) for making in makings])
+    former = torch.cat(list(was.values()))
+    # What did not change though its weight did is stale too, if it is no value of the weight that was seen.
+    former = former if torch.equal(former, current) else torch.cat((former, old_lanes))
     lanes = new_lanes[new_lanes != 0]
-    old_values = torch.isin(lanes, torch.cat(list(was.values()))) & ~torch.isin(lanes, current)
+    old_values = torch.isin(lanes, former) & ~torch.isin(lanes, current)
     if bool(old_values.any()):
         outcome = "stale"
         sources = _blamed(lanes[old_values], was, current)
@@ -86,7 +89,7 @@ def _copy(old: Entry, new: Entry, before: Census, after: Census) -> Derived:
 def _blamed(stale: torch.Tensor, was: Mapping[Making, torch.Tensor], current: torch.Tensor) -> tuple[str, ...]:
     """The sources of those makings that gave the lanes which are stale."""
     makings = [making for making, sums in was.items() if bool(torch.isin(stale, sums).any())]
-    return tuple(dict.fromkeys(name for making in makings for name in making.sources))
+    return tuple(dict.fromkeys(name for making in makings or was for name in making.sources))
 
 
 def _lanes(lanes: Lanes, axis: int) -> torch.Tensor:

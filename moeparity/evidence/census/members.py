@@ -97,6 +97,18 @@ def attributes(thing: Any) -> dict[str, Any]:
     return entries if type(entries) is dict else {}
 
 
+def submodules(root: nn.Module) -> Iterator[nn.Module]:
+    """A module and those registered below it, each once."""
+    pending, met = [root], {id(root)}
+    while pending:
+        module = pending.pop()
+        yield module
+        for child in list(dict.values(attributes(module).get("_modules") or {})):
+            if layout_of(type(child)).sort == "module" and id(child) not in met:
+                met.add(id(child))
+                pending.append(child)
+
+
 def members(thing: Any) -> Iterator[Member]:
     """What an object holds, each with the step that leads there from it; of a tensor its attributes only."""
     layout = layout_of(type(thing))

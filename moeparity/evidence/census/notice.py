@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from moeparity.evidence.capture.seen import problem, version_of
-from moeparity.evidence.census.members import attributes, layout_of
+from moeparity.evidence.census.members import attributes, layout_of, submodules
 
 _AT_A_LOOK = 16
 """Parameters that are looked at: an update changes all or many."""
@@ -30,6 +30,11 @@ class WeightsNotice:
         self._next = 0
         for _ in range(0, len(self._slots), _AT_A_LOOK):
             self.has_changed()
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether there is a parameter."""
+        return bool(self._slots)
 
     def has_changed(self) -> bool:
         """Whether one of the weights that are looked at now is not what it was at the last look."""
@@ -55,7 +60,7 @@ class WeightsNotice:
 
 
 def _slots(root: nn.Module) -> Iterator[tuple[weakref.ref[nn.Module], str]]:
-    for module in root.modules():
+    for module in submodules(root):
         for name in attributes(module).get("_parameters") or ():
             yield weakref.ref(module), name
 

@@ -21,8 +21,11 @@ class DerivedWatch:
     def __init__(self, every: int) -> None:
         self.latest: Census | None = None
         self._every, self._calls, self._compared = every, 0, 0
+        self._is_open = False
         self._updated: int | None = None
         """The number of calls before the last update that no census has seen yet."""
+        self._parted: set[str] = set()
+        """Paths of tensors that were once found apart from their weights, which the next update decided on."""
 
     def begin(self, modules: Sequence[nn.Module]) -> None:
         """The census before the first call."""
@@ -37,7 +40,7 @@ class DerivedWatch:
         """A call has ended: what became of tensors at updates since the last census; None where none was compared."""
         self._calls += 1
         since = self._calls - self._compared
-        is_due = self._updated is not None and (not self._compared or since >= self._every)
+        is_due = self._updated is not None and (not self._compared or since >= self._every or self._is_open)
         return self._look(modules) if self._every and (is_due or self._calls == 1) else None
 
     def ended(self, modules: Sequence[nn.Module]) -> list[Derived] | None:
@@ -51,4 +54,8 @@ class DerivedWatch:
         if before is None or not is_updated:
             return None
         self._compared = self._calls
-        return followed(before, self.latest)
+        results = followed(before, self.latest)
+        parted = {each.path for each in results if each.outcome == "apart"} - self._parted
+        self._is_open = bool(parted)
+        self._parted |= parted
+        return results

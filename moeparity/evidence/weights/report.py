@@ -65,6 +65,8 @@ class WeightsReport:
         """0 where all bits are equal and nothing was left out, 1 where some are not, 3 where that can't be told."""
         if any(finding.sort not in UNDECIDED for finding in self.findings) or faults(self.derived):
             return 1
+        if any(derived.outcome == "apart" for derived in self.derived):
+            return 3
         if self.only_derived:
             return 0
         lacking = self.a.missing_ranks or (self.b is not None and (self.b.missing_ranks or not self.compared))

@@ -24,10 +24,10 @@ def document(report: WeightsReport, subject: str) -> Document:
 def _blocks(report: WeightsReport) -> Iterator[Block]:
     sides = tuple((name, _side(side)) for name, side in (("A", report.a), ("B", report.b)) if side is not None)
     yield Status(state_of(report.exit_code), _verdict(report), lines=sides)
-    stale = faults(report.derived)
     if report.derived:
+        shown = [*faults(report.derived), *(each for each in report.derived if each.outcome == "apart")]
         below = lines(summed(report.derived))
-        yield group("Tensors made of weights", *((_derived_table(stale), below) if stale else (below,)))
+        yield group("Tensors made of weights", *((_derived_table(shown), below) if shown else (below,)))
     if report.findings:
         yield group("What was found", _table(report.findings))
     if report.constant:
@@ -41,6 +41,9 @@ def _verdict(report: WeightsReport) -> str:
     certain = [finding for finding in report.findings if finding.sort not in UNDECIDED]
     stale = faults(report.derived)
     not_followed = f"{counted(len(stale), 'tensor')} made of weights did not follow" if stale else ""
+    parted = sum(each.outcome == "apart" for each in report.derived)
+    if parted and not stale and not certain:
+        return f"{counted(parted, 'tensor')} made of weights hold neither what these were nor what they are; {code}"
     if report.only_derived:
         return f"{not_followed or 'all tensors made of weights followed'}; {code}"
     if report.b is None:
@@ -72,7 +75,7 @@ def _side(side: WeightsSide) -> str:
 
 
 def _derived_table(stale: Sequence[Derived]) -> Table:
-    """A line for each tensor that did not follow."""
+    """A line for each tensor that did not follow, or of which that can't be told."""
     rows = [(fault.path, str(fault.outcome), few(fault.sources, 3), fault.says) for fault in stale[:_MOST]]
     if len(stale) > _MOST:
         rows.append((f"and {len(stale) - _MOST} more", "", "", "all of them are in --json"))

@@ -18,7 +18,7 @@ from moeparity.evidence.census.watch import DerivedWatch
 from moeparity.evidence.weights.fingerprint_files import RankWeights, write_weights
 
 FOLDER = "census"
-"""Of a rank's trace: `CLASS-step-N.safetensors`, which `moeparity weights` compares."""
+"""Of a rank's trace: `CLASS-NUMBER.safetensors`, which `moeparity weights` compares."""
 _EVERY = 128
 """Calls between two censuses of a program that updates its weights all the time."""
 
@@ -43,6 +43,7 @@ class Censuses:
         self._recorder, self._folder = recorder, folder
         self._roots: dict[int, _Root] = {}
         self._unwritten: list[tuple[str, Census]] = []
+        self._numbers: dict[str, int] = {}
 
     def called(self, module: nn.Module) -> None:
         """An outermost module has returned."""
@@ -55,7 +56,7 @@ class Censuses:
         results = root.watch.called([module])
         self._tell(root, results)
         if root.watch.latest is not None and (is_first or faults(results or ())):
-            self._unwritten.append((f"{root.label}-step-{self._recorder.step}", root.watch.latest))
+            self._unwritten.append((root.label, root.watch.latest))
         self.write()
 
     def stop(self) -> None:
@@ -65,18 +66,19 @@ class Censuses:
             if module is not None:
                 self._tell(root, root.watch.ended([module]))
             if root.watch.latest is not None:
-                self._unwritten.append((f"{root.label}-end", root.watch.latest))
+                self._unwritten.append((root.label, root.watch.latest))
 
     def write(self) -> None:
         """Write what was not written yet, if the trace has begun."""
         folder = self._folder()
         if folder is None:
             return
-        for name, census in self._unwritten:
+        for label, census in self._unwritten:
+            number = self._numbers[label] = self._numbers.get(label, -1) + 1
             (folder / FOLDER).mkdir(exist_ok=True)
             weights = RankWeights(rank=0, ranks=1, cast="", parts=(), census=census)
             try:
-                write_weights(folder / FOLDER / f"{name}.safetensors", weights)
+                write_weights(folder / FOLDER / f"{label}-{number:03}.safetensors", weights)
             except MoeparityError as error:
                 self._recorder.note(f"a census could not be written: {error}")
         self._unwritten.clear()

@@ -149,7 +149,8 @@ class Capture:
             with self._recorder.apart("the last census"):
                 self._censuses.stop()
             self._recorder.close(whole=whole)
-            self._censuses.write()
+            with self._recorder.apart("the last census"):
+                self._censuses.write()
             if self._recorder.is_elsewhere and not self._started:
                 sys.stderr.write(f"moeparity capture: {ELSEWHERE}\n")
         finally:

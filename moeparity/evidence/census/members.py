@@ -83,7 +83,7 @@ def _layout(kind: type) -> Layout:
     slots: dict[str, Any] = {}
     for base in mro:
         for name, entry in _vars_of(base).items():
-            if type(entry) is GetSetDescriptorType and name == "__dict__":
+            if name == "__dict__" and type(entry) in (GetSetDescriptorType, MemberDescriptorType):
                 dictionary = dictionary or entry
             elif type(entry) is MemberDescriptorType and base.__flags__ & (1 << 9):  # a class of Python, not of C
                 slots.setdefault(name, entry)
@@ -97,13 +97,21 @@ def attributes(thing: Any) -> dict[str, Any]:
     return entries if type(entries) is dict else {}
 
 
+def table(module: nn.Module, name: str) -> dict[str, Any]:
+    """One of a module's tables, `_parameters`, `_buffers` or `_modules`; an empty one where it is kept elsewhere, as
+    TorchScript does.
+    """
+    entries = attributes(module).get(name)
+    return entries if isinstance(entries, dict) else {}
+
+
 def submodules(root: nn.Module) -> Iterator[nn.Module]:
     """A module and those registered below it, each once."""
     pending, met = [root], {id(root)}
     while pending:
         module = pending.pop()
         yield module
-        for child in list(dict.values(attributes(module).get("_modules") or {})):
+        for child in list(dict.values(table(module, "_modules"))):
             if layout_of(type(child)).sort == "module" and id(child) not in met:
                 met.add(id(child))
                 pending.append(child)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from moeparity.evidence.capture.seen import problem, version_of
-from moeparity.evidence.census.members import attributes, layout_of, submodules
+from moeparity.evidence.census.members import layout_of, submodules, table
 
 _AT_A_LOOK = 16
 """Parameters that are looked at: an update changes all or many."""
@@ -53,7 +53,7 @@ class WeightsNotice:
     def _weight(self, place: int) -> torch.Tensor | None:
         reference, name = self._slots[place]
         module = reference()
-        weight = None if module is None else attributes(module)["_parameters"].get(name)
+        weight = None if module is None else table(module, "_parameters").get(name)
         if weight is None or layout_of(type(weight)).sort != "tensor" or not weight.numel():
             return None
         return weight if problem(weight) is None else None
@@ -61,7 +61,7 @@ class WeightsNotice:
 
 def _slots(root: nn.Module) -> Iterator[tuple[weakref.ref[nn.Module], str]]:
     for module in submodules(root):
-        for name in attributes(module).get("_parameters") or ():
+        for name in table(module, "_parameters"):
             yield weakref.ref(module), name
 
 

@@ -27,6 +27,11 @@ class Sources:
         self.walk = walk
         self.tensors = {each.path: each for each in walk.tensors if problem(each.tensor) is None}
         self.weights = [each for each in self.tensors.values() if each.kind in WEIGHTS and each.tensor.numel()]
+        self._below: dict[str, list[HeldTensor]] = {}
+        for each in self.weights:
+            words = each.module.split(".") if each.module else []
+            for end in range(len(words) + 1):
+                self._below.setdefault(".".join(words[:end]), []).append(each)
         self._lanes: dict[Making, Lanes] = {}
         self._plain: dict[Making, dict[int, torch.Tensor]] = {}
         self._numbers: dict[str, float] = {}
@@ -63,9 +68,9 @@ class Sources:
         """
         words = held_tensor.module.split(".") if held_tensor.module else []
         layer = max((place for place, word in enumerate(words, 1) if word.isdecimal()), default=max(0, len(words) - 1))
-        shared = [(-_shared(words, each.module.split(".")), each) for each in self.weights if each is not held_tensor]
-        inside = sorted((pair for pair in shared if -pair[0] >= layer), key=lambda pair: pair[0])
-        return [each for _, each in inside[:_NEAREST]]
+        inside = [each for each in self._below.get(".".join(words[:layer]), ()) if each is not held_tensor]
+        inside.sort(key=lambda each: -_shared(words, each.module.split(".")))
+        return inside[:_NEAREST]
 
     def numbers(self, held_tensor: HeldTensor) -> Mapping[str, float]:
         """The numbers that the holder of a tensor and its module have, by path."""

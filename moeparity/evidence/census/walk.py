@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from moeparity.evidence.capture.seen import overrides
-from moeparity.evidence.census.members import Member, attributes, class_members, layout_of, members, of_libraries
+from moeparity.evidence.census.members import Member, attributes, class_members, layout_of, members, of_libraries, table
 
 Kind = Literal["parameter", "parametrised", "buffer", "computed", "attribute"]
 """`parametrised`: the original of a parametrisation. `computed`: a buffer that no checkpoint keeps. `attribute`: what
@@ -101,18 +101,15 @@ class _Walker:
             self.walk.paths[name] = path
             self._enter_weights(module, name)
             self._waiting.append(_Stop(path, module, name))
-            children = attributes(module).get("_modules")
-            for child_name, child in reversed(list(dict.items(children)) if isinstance(children, dict) else []):
+            for child_name, child in reversed(list(dict.items(table(module, "_modules")))):
                 if layout_of(type(child)).sort == "module":
                     step = f"[{child_name}]" if child_name.isdecimal() else f".{child_name}" if path else child_name
                     pending.append((child, f"{name}.{child_name}" if name else child_name, path + step))
 
     def _enter_weights(self, module: nn.Module, name: str) -> None:
-        slots = attributes(module)
-        unkept = slots.get("_non_persistent_buffers_set") or ()
+        unkept = attributes(module).get("_non_persistent_buffers_set") or ()
         for slot, sort in _REGISTERED:
-            weights = slots.get(slot)
-            for leaf, tensor in list(dict.items(weights)) if isinstance(weights, dict) else ():
+            for leaf, tensor in list(dict.items(table(module, slot))):
                 if layout_of(type(tensor)).sort != "tensor":
                     continue
                 kind: Kind = "computed" if leaf in unkept else "parameter" if sort == "parameter" else "buffer"

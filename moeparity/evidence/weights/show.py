@@ -53,7 +53,7 @@ def _verdict(report: WeightsReport) -> str:
         return f"{counted(report.a.tensors, 'tensor')}, {result}; {code}"
     tensors = len({finding.tensor for finding in certain})
     if stale:
-        return f"{not_followed}; {counted(tensors, 'tensor')} of others not as in A; {code}"
+        return f"{not_followed}; {counted(tensors, 'weight')} not as in A; {code}"
     if certain:
         equal = f"{report.equal:,} of {counted(report.compared, 'compared tensor')} equal"
         return f"{counted(tensors, 'tensor')} not as {'it' if tensors == 1 else 'they'} should be, {equal}; {code}"

@@ -168,8 +168,7 @@ class Hook(Holder):
         def add(module: nn.Module, args: Any, output: torch.Tensor, bias: torch.Tensor = bias) -> torch.Tensor:
             return output + bias
 
-        self._forward_hooks.clear()
-        self.register_forward_hook(add)
+        self._forward_hooks[0] = add
 
 
 class Dictionary(Holder):

@@ -269,7 +269,7 @@ def test_a_capture_notices_an_update_and_writes_censuses_that_weights_compares(t
     assert [file.name for file in files] == [f"Mla-00{number}.safetensors" for number in range(len(files))]
     done = inside("weights", files[0], files[-1])
     assert done.returncode == 1
-    assert "2 tensors made of weights did not follow; 0 tensors of others not as in A; exit 1" in done.stdout
+    assert "2 tensors made of weights did not follow; exit 1" in done.stdout
 
 
 def test_fingerprints_carry_the_census_and_one_of_before_helps_after_a_restart(tmp_path: Path) -> None:

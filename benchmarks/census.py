@@ -5,8 +5,10 @@
 A model of 20 million parameters (80 MB) holds 20 tensors that were made of its weights (40 MB), and every step updates
 all weights and makes the tensors anew. Its steps are not waited for: they count as 200 ms each. The first two censuses,
 before the first call and behind it, are told by themselves; the shares are those of all censuses behind these, of which
-one comes every 128 calls, and of a capture's look for updates, which comes at each. The same run finds, of `tests/evidence/census/planted.py`, the stale tensors among those planted, and tells what it says of
-those that were made anew. Exits with 1 above 1 %, where one is not found, and where one too many is.
+one comes every 128 calls, and of a capture's look for updates, which comes at each. The
+same run plants stale tensors in the modules of `tests/evidence/census/planted.py`, and looks for those that it names,
+and for what it says where all were made anew. Exits with 1 above 1 %, where a stale tensor is not named, and where one
+that was made anew is.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class RotaryOfBuffer(Holder):
         self.register_buffer("inv_freq", 1.0 / (10000.0 ** (torch.arange(0, 32, 2).float() / 32)), persistent=False)
 
     def make(self) -> None:
-        angles = torch.outer(torch.arange(64).float(), self.inv_freq)
+        angles = torch.outer(torch.arange(64).float(), self.get_buffer("inv_freq"))
         angles = torch.cat((angles, angles), -1)
         self.cached = (angles.cos().bfloat16(), angles.sin().bfloat16())
 
@@ -241,14 +241,16 @@ class ExpertStack(Holder):
         self.experts = nn.ModuleList([nn.Linear(HIDDEN, WIDTH, bias=False) for _ in range(EXPERTS)])
 
     def make(self) -> None:
-        self.stack = torch.stack([expert.weight.detach() for expert in self.experts])
+        self.stack = torch.stack([expert.get_parameter("weight").detach() for expert in self.experts])
 
 
 class PaddedExperts(ExpertStack):
     """The same, padded with zeros to whole groups."""
 
     def make(self) -> None:
-        self.stack = nn.functional.pad(torch.stack([expert.weight.detach() for expert in self.experts]), (0, 0, 0, 16))
+        self.stack = nn.functional.pad(
+            torch.stack([expert.get_parameter("weight").detach() for expert in self.experts]), (0, 0, 0, 16)
+        )
 
 
 class TiedHead(Holder):

@@ -62,10 +62,10 @@ def test_a_stale_tensor_is_named_with_what_it_was_made_of(case: Case) -> None:
     assert stale == expected
 
 
-def _full(path: str, taken: Census) -> str:
+def _full(path: str, present: Census) -> str:
     """The paths of a hook and of a global, which hold a number and a name of their own."""
     ends = {"HOOK": ".defaults[0]", "GLOBAL": "globals[WORKSPACES][0]"}
-    return next(name for name in taken.entries if name.endswith(ends[path])) if path in ends else path
+    return next(name for name in present.entries if name.endswith(ends[path])) if path in ends else path
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
@@ -172,9 +172,9 @@ def test_half_of_a_packed_tensor_may_be_stale() -> None:
     torch.manual_seed(0)
     module = next(case for case in CASES if case.name == "gate and up packed").build()
     before = census([module])
-    old_up = module.up_proj.detach().clone()
+    old_up = module.get_parameter("up_proj").detach().clone()
     bump(module)
-    module.gate_up = torch.cat([module.gate_proj, old_up])
+    module.gate_up = torch.cat([module.get_parameter("gate_proj"), old_up])
     (stale,) = faults(results(module, before))
     assert (stale.sources, stale.says) == (("up_proj",), "48 of its 96 rows: copy")
 
@@ -197,14 +197,14 @@ def test_ones_and_zeros_have_no_origin_and_equal_weights_are_alternatives() -> N
     module.norm, module.a = nn.Parameter(torch.ones(64)), nn.Parameter(torch.randn(8, 16))
     module.b = nn.Parameter(module.a.detach().clone())
     module.scale, module.copy = torch.ones(64), module.a.detach().clone()
-    taken = census([module])
-    assert taken.entries["scale"].origin is None
-    origin = taken.entries["copy"].origin
+    present = census([module])
+    assert present.entries["scale"].origin is None
+    origin = present.entries["copy"].origin
     assert origin is not None
     assert (set(origin.sources), origin.alternatives) == ({"a", "b"}, True)
     with torch.no_grad():
         module.a.add_(1)
-    assert faults(results(module, taken)) == [], "it may have been made of the other"
+    assert faults(results(module, present)) == [], "it may have been made of the other"
 
 
 def test_unlike_anything_is_unknown() -> None:
@@ -220,8 +220,8 @@ def test_unlike_anything_is_unknown() -> None:
 def test_a_guard_ends_a_job_whose_tensor_did_not_follow() -> None:
     torch.manual_seed(0)
     module = Mla()
-    said = r"behind call 2: W_UV holds what kv_b_proj.weight was before the update \(all of it: copy\), and 1 more\."
-    with pytest.raises(RankError, match=said):
+    words = r"behind call 2: W_UV holds what kv_b_proj.weight was before the update \(all of it: copy\), and 1 more\."
+    with pytest.raises(RankError, match=words):
         guarded(module)
 
 

@@ -41,6 +41,22 @@ def difference(records: Records) -> str | None:
     return words[0] + further
 
 
+def first_finding(records: Records) -> str | None:
+    """The first of the sentences that ranks say of themselves, with the ranks where not all say it, and how many more
+    there are; None if no rank says anything.
+    """
+    holders: dict[str, list[int]] = {}
+    for rank, record in sorted(records.items()):
+        for sentence in record.values():
+            holders.setdefault(sentence, []).append(rank)
+    if not holders:
+        return None
+    sentence, ranks = next(iter(holders.items()))
+    where = f"{ranks_in_words(ranks)}: " if len(ranks) < len(records) else ""
+    more = f", and {len(holders) - 1} more" if len(holders) > 1 else ""
+    return f"{where}{sentence}{more}"
+
+
 def ranks_in_words(ranks: Iterable[int]) -> str:
     """`rank 3`, `ranks 0-2, 5`."""
     ordered = sorted(ranks)

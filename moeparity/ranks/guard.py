@@ -18,12 +18,14 @@ from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 from torch.utils.hooks import RemovableHandle
 
 from moeparity.errors import RankError
+from moeparity.evidence.census.outcome import Derived, faults, in_words, summed
+from moeparity.evidence.census.watch import DerivedWatch
 from moeparity.evidence.weights.weight_layout import WeightLayout
 from moeparity.ranks import environment, parameter_digests, rng
 from moeparity.ranks.canonical import flat, manifest, named_tensors
 from moeparity.ranks.collective_log import CollectiveLog
 from moeparity.ranks.comparison import Comparison
-from moeparity.ranks.differing_fields import difference
+from moeparity.ranks.differing_fields import difference, first_finding
 from moeparity.ranks.exchange import Exchange
 from moeparity.ranks.journal import Journal
 from moeparity.ranks.settings import settings
@@ -45,7 +47,8 @@ class Guard:
     part, or all. generators: from which the program draws, by name, besides torch's and Python's. extra: further parts
     of the environment that must be alike, in words. pin: set switches as on rank 0 instead of refusing. weights: the
     layout of the weights; then a fingerprint for `moeparity weights` is written to `folder/weights` at the start and
-    after every update. Further keywords are those of `Settings`.
+    after every update. snapshots: globs of paths of tensors that hold earlier weights on purpose. Further keywords are
+    those of `Settings`.
 
     A difference raises RankError on all ranks, with the same words. Without torch.distributed, or with one rank, only
     weights are watched.
@@ -63,6 +66,7 @@ class Guard:
         extra: Mapping[str, str] | None = None,
         pin: bool = False,
         weights: WeightLayout | None = None,
+        snapshots: Sequence[str] = (),
         **arguments: Any,
     ) -> None:
         self.settings = settings(arguments)
@@ -75,6 +79,8 @@ class Guard:
         self.ranks = dist.get_world_size() if self._live else 1
         self._whereabouts, self._next = Whereabouts(), 0
         self._weights = WatchedWeights(modules, self.rank, self.settings.weights_every, sharded, replicated)
+        self._derived = DerivedWatch(self.settings.weights_every if modules else 0)
+        self._snapshots = snapshots
         self._cache: dict[str, str] = {}
 
     def __enter__(self) -> Self:
@@ -141,6 +147,7 @@ class Guard:
         self._whereabouts.at(f"in call {number}")
         yield
         self._whereabouts.last = number
+        self._follow(self._derived.called(self._weights.modules), f"behind call {number}")
         self._journal.write("done", call=number)
         self._whereabouts.at(f"between calls, after {number}")
 
@@ -183,6 +190,7 @@ class Guard:
         """
         yield
         self._weights.updated = True
+        self._derived.updated()
 
     def cache(self, **fields: object) -> None:
         """State where the KV cache is in its life: epoch, start, recompute, steps, sampled indices. It is compared
@@ -220,6 +228,7 @@ class Guard:
     def _end(self) -> None:
         """Check that all ranks end alike: after the same number of calls and the same collectives."""
         self._whereabouts.at("at the end")
+        self._follow(self._derived.ended(self._weights.modules), "at the end")
         self._comparison.agree(self._log.record(), "the end", self._comparison.judge)
 
     def _fail(self, error: BaseException) -> None:
@@ -255,6 +264,7 @@ class Guard:
             self._comparison.agree(fields, "at start", environment.unequal)
         self._journal.write("environment", fields=fields)
         self._baseline("at start")
+        self._derived.begin(self._weights.modules)
         self._whereabouts.at("before the first call")
 
     def _baseline(self, at: str) -> None:
@@ -297,6 +307,17 @@ class Guard:
         if self.settings.cache_every and number % self.settings.cache_every == 0:
             fields |= self._cache
         return fields
+
+    def _follow(self, results: Sequence[Derived] | None, at: str) -> None:
+        """Check that tensors made of weights followed these; all ranks are told of those that did not on one rank."""
+        if results is None:
+            return
+        self._journal.write("derived", at=at, summary=summed(results))
+        stale = {each.path: in_words(each) for each in faults(results, self._snapshots)}
+        records = self._comparison.gathered(stale, f"{at}, looking at what was made of weights")
+        words = first_finding(records)
+        if words is not None:
+            self._comparison.differ(f"{at}: {words}.")
 
     def _unchanged(self, at: str) -> None:
         """Check that this rank's weights are those of the baseline; all ranks are told if one rank's are not."""

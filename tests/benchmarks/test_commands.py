@@ -23,6 +23,7 @@ SMALL = {
     "orders": ("--rows", "8", "--hidden", "64", "--repeats", "1"),
     "planted_faults": ("--cases", "1", "--folder", "FOLDER"),
     "rollout": ("--sequences", "2", "--new", "4", "--repetitions", "1"),
+    "census": ("--steps", "4"),
     "shares": ("--tokens", "16", "--hidden", "64", "--ranks", "2"),
     "traced": ("sdpa",),
     "weights": ("--megabytes", "1"),

@@ -22,6 +22,14 @@ _NoDispatch: Callable[[], Any] = torch._C._DisableTorchDispatch
 _NoFunction: Callable[[], Any] = torch._C.DisableTorchFunction
 
 
+def unseen_by_program(guards: ExitStack) -> None:
+    """From now on, until the guards are closed, modes, subclasses and transforms of the program see no op."""
+    guards.enter_context(_NoFunction())
+    guards.enter_context(_NoDispatch())
+    if _peek() is not None:
+        guards.enter_context(temporarily_clear_interpreter_stack())
+
+
 class Apart:
     """A context for what a capture does for itself while it handles what `label` says; it ends early where that fails.
 
@@ -36,10 +44,7 @@ class Apart:
     def __enter__(self) -> None:
         self._lock.acquire()
         self._guards = ExitStack()
-        self._guards.enter_context(_NoFunction())
-        self._guards.enter_context(_NoDispatch())
-        if _peek() is not None:
-            self._guards.enter_context(temporarily_clear_interpreter_stack())
+        unseen_by_program(self._guards)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

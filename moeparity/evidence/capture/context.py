@@ -20,6 +20,7 @@ from torch.optim import optimizer
 
 from moeparity.errors import MoeparityError, TraceError, Where
 from moeparity.evidence.capture.background import Background
+from moeparity.evidence.capture.censuses import Censuses
 from moeparity.evidence.capture.compiled import compiled_functions
 from moeparity.evidence.capture.dispatch import OpMode
 from moeparity.evidence.capture.flush import Sink
@@ -81,7 +82,9 @@ class Capture:
         self._recorder = Recorder(settings, self._opened, self._knows_its_rank, self._compiled)
         self._has_warned = False
         self._places = Places(self._recorder)
-        self._modules = Modules(self._recorder, self._places)
+        self._trace: Path | None = None
+        self._censuses = Censuses(self._recorder, lambda: self._trace)
+        self._modules = Modules(self._recorder, self._places, self._censuses)
         self._mode = OpMode(self._recorder, self._places) if "op" in settings.levels else None
         self._background = Background(self._recorder)
         self._served = Served(self._recorder, self._places)
@@ -143,7 +146,11 @@ class Capture:
                 handle.remove()
             vllm.WATCHERS.remove(self._served)
             self._background.stop()
+            with self._recorder.apart("the last census"):
+                self._censuses.stop()
             self._recorder.close(whole=whole)
+            with self._recorder.apart("the last census"):
+                self._censuses.write()
             if self._recorder.is_elsewhere and not self._started:
                 sys.stderr.write(f"moeparity capture: {ELSEWHERE}\n")
         finally:
@@ -188,7 +195,7 @@ class Capture:
         sinks: list[Sink] = []
         if self.folder is not None:
             writer = self._writer(self.folder, rank, ranks)
-            rank = writer.rank
+            rank, self._trace = writer.rank, writer.folder
             sinks.append(writer)
         if self._verification is not None:
             self.verifier = Verifier(self._verification, rank, self._recorder.stop_with)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.nn.modules import module as hooks
 
+from moeparity.evidence.capture.censuses import Censuses
 from moeparity.evidence.capture.flush import Running
 from moeparity.evidence.capture.gradients import Followed, Gradients
 from moeparity.evidence.capture.ops import outputs, plain, tensors
@@ -73,8 +74,8 @@ class Modules:
     buffers are is written with its calls, since no op shows it.
     """
 
-    def __init__(self, recorder: Recorder, places: Places) -> None:
-        self._recorder, self._places = recorder, places
+    def __init__(self, recorder: Recorder, places: Places, censuses: Censuses) -> None:
+        self._recorder, self._places, self._censuses = recorder, places, censuses
         levels = recorder.settings.levels
         self._recorded, self._with_weights = "module" in levels, "op" not in levels
         self._gradients = Gradients(recorder) if "gradient" in levels else None
@@ -131,6 +132,9 @@ class Modules:
         if call is None:
             return
         recorder = self._recorder
+        if not self._places.modules and not has_raised and recorder.is_on:
+            with recorder.apart(f"a census of {call.name}"):
+                self._censuses.called(module)
         with recorder.apart(f"a call of {call.name}"):
             if not recorder.is_on or call.clock is None:
                 return

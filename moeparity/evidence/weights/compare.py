@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import torch
 
+from moeparity.evidence.census.follow import followed
+from moeparity.evidence.census.outcome import Derived
 from moeparity.evidence.weights.fingerprint_files import Weights
 from moeparity.evidence.weights.part import matrix
 from moeparity.evidence.weights.report import Finding, Sort, WeightsReport, WeightsSide
 from moeparity.evidence.weights.whole import Whole, wholes
+from moeparity.output.words import few
 
 _SPANS = 6
 """Runs of rows that a finding names."""
@@ -39,7 +43,24 @@ def compare(a: Weights, b: Weights | None) -> WeightsReport:
         findings=(*(f for differences in pairs.values() for f in differences), *one_sided, *findings),
         constant=tuple(name for name in matrices if not pairs[name]),
         aside=tuple(aside),
+        derived=tuple(_derived(a, b)),
     )
+
+
+def _derived(a: Weights, b: Weights) -> Iterator[Derived]:
+    """What became of tensors made of weights, by the censuses of those ranks that both sides have; what is true of
+    several ranks once.
+    """
+    befores = {weights.rank: weights.census for weights in a.by_rank if weights.census is not None}
+    ranks: dict[Derived, list[int]] = {}
+    for weights in b.by_rank:
+        before = befores.get(weights.rank)
+        if before is not None and weights.census is not None:
+            for derived in followed(before, weights.census):
+                ranks.setdefault(derived, []).append(weights.rank)
+    for derived, holders in ranks.items():
+        where = "" if len(holders) == len(b.by_rank) else f" on ranks {few([str(rank) for rank in holders], 8)}"
+        yield replace(derived, says=derived.says + where)
 
 
 def _side(weights: Weights, tensors: Mapping[str, Whole]) -> WeightsSide:

@@ -14,27 +14,30 @@ from safetensors import SafetensorError, safe_open
 
 from moeparity import paths
 from moeparity.errors import WeightsError, Where
+from moeparity.evidence.census.census import Census
+from moeparity.evidence.census.census_files import census_of, document
 from moeparity.evidence.weights.part import Kind, Part, matrix, part
 from moeparity.inputs.weights.checkpoint import Checkpoint
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.output.writing import write_tensors
 from moeparity.progress import Callback, Progress
 
-SCHEMA = "moeparity.weights-rank/1"
-_HEAD, _SUMS = "moeparity", "sums"
+SCHEMA = "moeparity.weights-rank/2"
+_HEAD, _SUMS, _CENSUS = "moeparity", "sums", "census"
 _FILES = "rank-*/weights.safetensors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RankWeights:
     """What one of `ranks` ranks holds. cast: the dtype that floating-point weights were rounded to before; empty where
-    they were taken as they are.
+    they were taken as they are. census: of all tensors that the program held then, None for a checkpoint.
     """
 
     rank: int
     ranks: int
     cast: str
     parts: tuple[Part, ...]
+    census: Census | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,8 +60,10 @@ def write_weights(path: Path, weights: RankWeights) -> None:
         for part in weights.parts
     ]  # fmt: skip
     head = {"schema": SCHEMA, "rank": weights.rank, "ranks": weights.ranks, "cast": weights.cast, "parts": parts}
-    sums = torch.cat([part.sums for part in weights.parts]) if parts else torch.zeros(0, dtype=torch.int64)
-    write_tensors(path, {_SUMS: sums}, {_HEAD: json.dumps(head, separators=(",", ":"))})
+    tensors = {_SUMS: torch.cat([part.sums for part in weights.parts]) if parts else torch.zeros(0, dtype=torch.int64)}
+    if weights.census is not None:
+        head[_CENSUS], tensors[_CENSUS] = document(weights.census)
+    write_tensors(path, tensors, {_HEAD: json.dumps(head, separators=(",", ":"))})
 
 
 def write_rank(folder: Path, weights: RankWeights) -> Path:
@@ -66,13 +71,22 @@ def write_rank(folder: Path, weights: RankWeights) -> Path:
 
     Each rank has a folder of its own: ranks that write at once must not tidy up after each other.
     """
-    path = folder / f"rank-{weights.rank}" / "weights.safetensors"
+    path = _place(folder, weights.rank)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise WeightsError(f"{Where(path.parent)}: can't be made: {error.strerror}. Name another folder.") from None
     write_weights(path, weights)
     return path
+
+
+def rank_file(folder: Path, rank: int) -> RankWeights:
+    """What one rank wrote into a folder. Raises WeightsError where it wrote nothing."""
+    return _read(_place(folder, rank))
+
+
+def _place(folder: Path, rank: int) -> Path:
+    return folder / f"rank-{rank}" / "weights.safetensors"
 
 
 def open_weights(path: Path, cast: str | None = None, progress: Callback | None = None) -> Weights:
@@ -136,26 +150,30 @@ def _read(path: Path) -> RankWeights:
         paths.measured(path, "fingerprint of weights")
         with safe_open(str(path), framework="pt") as file:
             text = (file.metadata() or {}).get(_HEAD)
-            sums = file.get_tensor(_SUMS) if text is not None else None
+            names = file.keys() if text is not None else ()
+            tensors = {name: file.get_tensor(name) for name in (_SUMS, _CENSUS) if name in names}
     except OSError as error:
         raise WeightsError(f"{Where(path)}: cannot be read: {error.strerror or error}.") from None
     except SafetensorError:
         raise WeightsError(f"{Where(path)}: no whole fingerprint of weights. Take it anew.") from None
-    if text is None or sums is None:
+    if text is None or _SUMS not in tensors:
         raise WeightsError(
             f"{Where(path)}: no fingerprint of weights, but another safetensors file. A checkpoint is named by its "
             "folder."
         )
-    return _of_head(path, text, sums)
+    return _of_head(path, text, tensors)
 
 
-def _of_head(path: Path, text: str, sums: torch.Tensor) -> RankWeights:
+def _of_head(path: Path, text: str, tensors: Mapping[str, torch.Tensor]) -> RankWeights:
     schema: object = None
     try:
         head = json.loads(text)
         schema = head["schema"]
-        parts = tuple(_parts(head["parts"], sums)) if schema == SCHEMA else ()
-        weights = RankWeights(rank=int(head["rank"]), ranks=int(head["ranks"]), cast=str(head["cast"]), parts=parts)
+        parts = tuple(_parts(head["parts"], tensors[_SUMS])) if schema == SCHEMA else ()
+        census = census_of(head[_CENSUS], tensors[_CENSUS]) if schema == SCHEMA and _CENSUS in head else None
+        weights = RankWeights(
+            rank=int(head["rank"]), ranks=int(head["ranks"]), cast=str(head["cast"]), parts=parts, census=census
+        )
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         raise WeightsError(f"{Where(path)}: not as a fingerprint of weights is written. Take it anew.") from None
     if schema != SCHEMA:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from moeparity.evidence.census.outcome import Derived, faults
 from moeparity.output.json import to_json
 
 SCHEMA = "moeparity.weights/1"
@@ -46,7 +47,8 @@ class WeightsReport:
 
     compared: tensors that both hold all of, in one dtype and shape. equal: those with the same bits. constant: matrices
     that hold one number only, on both sides. aside: what one side has and no comparison could want: buffers that no
-    checkpoint keeps, second names of a tensor.
+    checkpoint keeps, second names of a tensor. derived: of two censuses of one program, what became in B of tensors
+    that were made of weights in A.
     """
 
     a: WeightsSide
@@ -56,14 +58,24 @@ class WeightsReport:
     findings: tuple[Finding, ...]
     constant: tuple[str, ...]
     aside: tuple[str, ...]
+    derived: tuple[Derived, ...] = ()
 
     @property
     def exit_code(self) -> int:
         """0 where all bits are equal and nothing was left out, 1 where some are not, 3 where that can't be told."""
-        if any(finding.sort not in UNDECIDED for finding in self.findings):
+        if any(finding.sort not in UNDECIDED for finding in self.findings) or faults(self.derived):
             return 1
+        if any(derived.outcome == "apart" for derived in self.derived):
+            return 3
+        if self.only_derived:
+            return 0
         lacking = self.a.missing_ranks or (self.b is not None and (self.b.missing_ranks or not self.compared))
         return 3 if self.findings or lacking else 0
+
+    @property
+    def only_derived(self) -> bool:
+        """Whether both sides hold a census and no fingerprint, as a capture writes them."""
+        return bool(self.derived) and self.b is not None and not self.a.tensors and not self.b.tensors
 
     def to_json(self) -> str:
         """The report as strict JSON."""

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from moeparity.errors import counted
+from moeparity.evidence.census.outcome import Derived, faults, summed
 from moeparity.evidence.weights.report import UNDECIDED, Finding, WeightsReport, WeightsSide
 from moeparity.output.blocks import Block, Column, Document, Status, Table, bullets, group, lines, table
 from moeparity.output.status import state_of
@@ -23,6 +24,10 @@ def document(report: WeightsReport, subject: str) -> Document:
 def _blocks(report: WeightsReport) -> Iterator[Block]:
     sides = tuple((name, _side(side)) for name, side in (("A", report.a), ("B", report.b)) if side is not None)
     yield Status(state_of(report.exit_code), _verdict(report), lines=sides)
+    if report.derived:
+        shown = [*faults(report.derived), *(each for each in report.derived if each.outcome == "apart")]
+        below = lines(summed(report.derived))
+        yield group("Tensors made of weights", *((_derived_table(shown), below) if shown else (below,)))
     if report.findings:
         yield group("What was found", _table(report.findings))
     if report.constant:
@@ -34,12 +39,21 @@ def _blocks(report: WeightsReport) -> Iterator[Block]:
 def _verdict(report: WeightsReport) -> str:
     code = f"exit {report.exit_code}"
     certain = [finding for finding in report.findings if finding.sort not in UNDECIDED]
+    stale = faults(report.derived)
+    not_followed = f"{counted(len(stale), 'tensor')} made of weights did not follow" if stale else ""
+    parted = sum(each.outcome == "apart" for each in report.derived)
+    if parted and not stale and not certain:
+        return f"{counted(parted, 'tensor')} made of weights hold neither what these were nor what they are; {code}"
+    if report.only_derived:
+        return f"{not_followed or 'all tensors made of weights followed'}; {code}"
     if report.b is None:
         result = (
             counted(len(report.findings), "finding") if report.findings else "nothing doubled, missing or torn apart"
         )
         return f"{counted(report.a.tensors, 'tensor')}, {result}; {code}"
     tensors = len({finding.tensor for finding in certain})
+    if stale:
+        return f"{not_followed}; {counted(tensors, 'weight')} not as in A; {code}"
     if certain:
         equal = f"{report.equal:,} of {counted(report.compared, 'compared tensor')} equal"
         return f"{counted(tensors, 'tensor')} not as {'it' if tensors == 1 else 'they'} should be, {equal}; {code}"
@@ -58,6 +72,14 @@ def _side(side: WeightsSide) -> str:
     words += [f"rounded to {side.cast}"] if side.cast else []
     words += [f"no file of {counted(len(side.missing_ranks), 'rank')}"] if side.missing_ranks else []
     return ", ".join(words)
+
+
+def _derived_table(stale: Sequence[Derived]) -> Table:
+    """A line for each tensor that did not follow, or of which that can't be told."""
+    rows = [(fault.path, str(fault.outcome), few(fault.sources, 3), fault.says) for fault in stale[:_MOST]]
+    if len(stale) > _MOST:
+        rows.append((f"and {len(stale) - _MOST} more", "", "", "all of them are in --json"))
+    return table([Column(title, "name") for title in ("tensor", "", "made of", "says")], rows)
 
 
 def _table(findings: Sequence[Finding]) -> Table:

@@ -12,7 +12,8 @@ from torch import nn
 
 from moeparity import paths
 from moeparity.errors import SpecError, WeightsError, Where, did_you_mean, display_path, listed
-from moeparity.evidence.weights.fingerprint_files import RankWeights, write_rank
+from moeparity.evidence.census.census import Census, census
+from moeparity.evidence.weights.fingerprint_files import RankWeights, rank_file, write_rank
 from moeparity.evidence.weights.part import Kind, Part, Shape, part
 from moeparity.evidence.weights.segments import Placing, Segment
 from moeparity.inputs.weights.checkpoint import INDEX, SINGLE, Checkpoint
@@ -73,6 +74,7 @@ class WeightLayout:
                 "layout: its rules name tensors of a checkpoint. Give checkpoint= too; of it only names, shapes and "
                 "config.json are read."
             )
+        self._census: Census | None = None
         self._placing = Placing(shapes=shapes, fields=fields, ranks=placed)
 
     def parts(self, modules: Sequence[nn.Module]) -> list[Part]:
@@ -94,12 +96,23 @@ class WeightLayout:
             head = f"{place}." if len(modules) > 1 and not self._placing.shapes else ""
             yield from ((head + name, tensor, kind) for name, tensor, kind in _parameters(module))
 
-    def write(self, folder: Path, modules: Sequence[nn.Module], rank: int = 0, ranks: int = 1) -> Path:
+    def write(
+        self,
+        folder: str | Path,
+        modules: Sequence[nn.Module],
+        rank: int = 0,
+        ranks: int = 1,
+        since: str | Path | None = None,
+    ) -> Path:
         """Write what this rank of so many holds, for `moeparity weights`: `FOLDER/rank-N/weights.safetensors`, and
-        return where that is.
+        return where that is. It has a census of all tensors that the modules hold, which looks for those again that
+        were made of weights in the last one: of this layout, or in the folder `since`, as after a restart.
         """
-        own_weights = RankWeights(rank=rank, ranks=ranks, cast=self.dtype or "", parts=tuple(self.parts(modules)))
-        return write_rank(folder, own_weights)
+        earlier = self._census if since is None else rank_file(Path(since), rank).census
+        self._census = census(modules, earlier)
+        parts = tuple(self.parts(modules))
+        own_weights = RankWeights(rank=rank, ranks=ranks, cast=self.dtype or "", parts=parts, census=self._census)
+        return write_rank(Path(folder), own_weights)
 
     def _parts_of(self, name: str, tensor: torch.Tensor, kind: Kind) -> Iterator[Part]:
         local, offset, shape = _local(tensor)

@@ -229,8 +229,8 @@ def test_files_that_are_no_fingerprints_are_refused(tmp_path: Path) -> None:
     refused("another safetensors file", at=BASE / "model.safetensors")
     path.write_bytes(text[:-9])
     refused("no whole fingerprint")
-    path.write_bytes(text.replace(b"moeparity.weights-rank/1", b"moeparity.weights-rank/9"))
-    refused("schema 'moeparity.weights-rank/9'; expected moeparity.weights-rank/1")
+    path.write_bytes(text.replace(b"moeparity.weights-rank/2", b"moeparity.weights-rank/9"))
+    refused("schema 'moeparity.weights-rank/9'; expected moeparity.weights-rank/2")
     for broken in (text.replace(b"parameter", b"parametre"), text.replace(b'\\"size\\":[32', b'\\"size\\":[33')):
         assert broken != text
         path.write_bytes(broken)

@@ -27,12 +27,14 @@ class Shared:
 class Stream:
     """One sequence, over all passes that computed a part of it: its ids (None if only lengths are known), and for each
     position the pass and the flat place in its grid. `at`: its first pass and its place among that pass's sequences;
-    `slot`: its place in the last pass. `start`: how many of its first tokens no pass of this trace computed.
+    `slot`: its place in the last pass. `start`: how many of its first tokens no pass of this trace computed. `request`: in
+    a server, whose it is.
     """
 
     at: tuple[int, int]
     slot: int
     start: int = 0
+    request: str = ""
     ids: list[int] | None = field(default_factory=list)
     cells: list[tuple[int, int]] = field(default_factory=list)
 
@@ -58,14 +60,19 @@ def streams(passes: Listed[Tokens]) -> list[Stream]:
     for number, tokens in enumerate(passes):
         matched_ids: set[int] = set()
         for slot, sequence in enumerate(tokens.sequences):
-            fitting = [stream for stream in every if stream.length == sequence.start and id(stream) not in matched_ids]
+            fitting = [
+                stream
+                for stream in every
+                if (stream.length, stream.request) == (sequence.start, sequence.request)
+                and id(stream) not in matched_ids
+            ]
             choices = [stream for stream in fitting if stream.slot == slot] or fitting
             if sequence.start and len(choices) > 1:
                 continue
             if sequence.start and choices:
                 stream = choices[0]
             else:
-                stream = Stream((number, slot), slot, sequence.start)
+                stream = Stream((number, slot), slot, sequence.start, sequence.request)
                 every.append(stream)
             matched_ids.add(id(stream))
             stream.add(number, slot, sequence)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -17,39 +17,42 @@ from tests.checkpoint_factory import FILE
 from tests.real.served import PLAIN, checkpoint, drawn_prompts
 
 LENGTHS, NEW, ARRIVALS = (24, 10, 3, 17), 4, (0, 1, 2, 4)
-BATCHES = ((24, 10, 3, 17), (9, 31), (5, 6, 7, 8, 9), (40,), (2, 2, 2, 20))
-"""Lengths of the prompts of the runs without a fault."""
+LATEST = 6
+"""Before which step a request is added at the latest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A run of a server: `planted` is None where nothing is wrong."""
+    """A run of a server: it loads `folder`, and should load `right`; `planted` is None where nothing is wrong."""
 
     name: str
-    model: str
     folder: Path
     right: Path
     planted: Planted | None
     run: Mapping[str, Any]
 
 
-def cases(folder: Path, seed: int, models: tuple[str, ...], clean: int) -> Iterator[Case]:
-    """Of each model runs without a fault, and each change that can happen to it; a seed draws layers, experts, numbers
-    and prompts. Checkpoints that are there are not made again.
+def cases(folder: Path, seed: int, model: str, clean: int) -> Iterator[Case]:
+    """A good run; further runs without a fault, half of which have their requests added at other steps; and each change
+    that can happen to the model. A seed draws layers, experts, numbers, prompts and steps. Checkpoints that are there
+    are not made again.
     """
-    for model in models:
-        right = folder / model / "right"
-        if not right.exists():
-            checkpoint(model, right)
-        vocab = int(json.loads((right / "config.json").read_text("utf-8"))["vocab_size"])
-        prompts = drawn_prompts(LENGTHS, vocab, seed=seed)
-        for number in range(clean):
-            drawn = drawn_prompts(BATCHES[number % len(BATCHES)], vocab, seed=seed + number // len(BATCHES))
-            yield _case(f"clean-{number}", model, folder, right, right, None, drawn)
-        for change in (change for change, of in CHANGES.items() if model in of):
-            wrong = folder / model / change.__name__
-            planted = _changed(change, right, wrong / "checkpoint", Random(f"{seed} {model} {change.__name__}"))  # noqa: S311
-            yield _case(change.__name__, model, folder, right, wrong / "checkpoint", planted, prompts)
+    right = folder / model / "right"
+    if not right.exists():
+        checkpoint(model, right)
+    vocab = int(json.loads((right / "config.json").read_text("utf-8"))["vocab_size"])
+    prompts = drawn_prompts(LENGTHS, vocab, seed=seed)
+    for number in range(-1, clean):
+        draw = Random(f"{seed} {number}")  # noqa: S311
+        others = [0, *(draw.randrange(LATEST) for _ in prompts[1:])]
+        arrivals = list(ARRIVALS) if number < clean // 2 else others
+        name = "good" if number < 0 else f"clean-{number}"
+        yield _case(name, folder / model / name, (right, right), None, {"prompts": prompts, "arrivals": arrivals})
+    for change in (change for change, models in CHANGES.items() if model in models):
+        case_folder = folder / model / change.__name__
+        planted = _changed(change, right, case_folder / "checkpoint", Random(f"{seed} {model} {change.__name__}"))  # noqa: S311
+        run = {"prompts": prompts, "arrivals": list(ARRIVALS)}
+        yield _case(change.__name__, case_folder, (case_folder / "checkpoint", right), planted, run)
 
 
 def _changed(change: Change, right: Path, wrong: Path, draw: Random) -> Planted:
@@ -67,21 +70,14 @@ def _changed(change: Change, right: Path, wrong: Path, draw: Random) -> Planted:
 
 
 def _case(
-    name: str, model: str, folder: Path, right: Path, wrong: Path, planted: Planted | None, prompts: list[list[int]]
+    name: str, case_folder: Path, checkpoints: tuple[Path, Path], planted: Planted | None, asked: Mapping[str, Any]
 ) -> Case:
-    own = folder / model / name
-    own.mkdir(parents=True, exist_ok=True)
-    run = {
-        "prompts": prompts,
-        "new": NEW,
-        "arrivals": [ARRIVALS[number % len(ARRIVALS)] for number in range(len(prompts))],
-        "trace": str(own / "trace"),
-        "answer": str(own / "answer.json"),
-    }
-    return Case(name=name, model=model, folder=wrong, right=right, planted=planted, run=run)
+    case_folder.mkdir(parents=True, exist_ok=True)
+    run = {**asked, "new": NEW, "trace": str(case_folder / "trace"), "answer": str(case_folder / "answer.json")}
+    return Case(name=name, folder=checkpoints[0], right=checkpoints[1], planted=planted, run=run)
 
 
-def jobs(every: list[Case]) -> list[dict[str, Any]]:
+def jobs(every: Sequence[Case]) -> list[dict[str, Any]]:
     """What the engine's process is asked: each checkpoint is loaded once."""
     by_folder: dict[Path, list[Mapping[str, Any]]] = {}
     for case in every:

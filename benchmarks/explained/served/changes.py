@@ -70,9 +70,9 @@ def _combine(layer: int) -> str:
 
 
 def _swap(a: Tensor, b: Tensor) -> None:
-    kept = a.clone()
+    of_a = a.clone()
     a.copy_(b)
-    b.copy_(kept)
+    b.copy_(of_a)
 
 
 def _noise(weight: Tensor, draw: Random) -> None:
@@ -97,9 +97,7 @@ def down_exchanged(of: Loaded) -> Planted:
     a = of.expert(layer)
     b = of.draw.choice([e for e in of.chosen[layer] if e != a])
     _swap(of.expert_weight(layer, a, "down"), of.expert_weight(layer, b, "down"))
-    return Planted(
-        nodes=(_combine(layer),), words=((f"expert={a}, other={b}", f"expert={b}, other={a}", "part=down"),)
-    )
+    return Planted(nodes=(_combine(layer),), words=((f"expert={a}, other={b}", f"expert={b}, other={a}", "part=down"),))
 
 
 def experts_turned(of: Loaded) -> Planted:
@@ -158,11 +156,11 @@ def gate_and_up_of_one(of: Loaded) -> Planted:
 def experts_of_another_layer(of: Loaded) -> Planted:
     """All experts of a layer are those of another."""
     layer, count = of.layer(), int(of.config.get("num_experts", of.config.get("num_local_experts", 0)))
-    other = (layer + 1) % int(of.config["num_hidden_layers"])
+    neighbour = (layer + 1) % int(of.config["num_hidden_layers"])
     for expert in range(count):
         for part in PARTS:
-            of.expert_weight(layer, expert, part).copy_(of.expert_weight(other, expert, part))
-    return Planted(nodes=(_combine(layer),), words=((f"fault=weights-of-another-layer(layer={other})",),))
+            of.expert_weight(layer, expert, part).copy_(of.expert_weight(neighbour, expert, part))
+    return Planted(nodes=(_combine(layer),), words=((f"fault=weights-of-another-layer(layer={neighbour})",),))
 
 
 def stale_expert(of: Loaded) -> Planted:
@@ -225,16 +223,16 @@ def scaled_values(of: Loaded) -> Planted:
 def projection_of_another_layer(of: Loaded) -> Planted:
     """A layer's output projection is that of another."""
     layer = of.layer()
-    other = (layer + 1) % int(of.config["num_hidden_layers"])
-    of.of(layer, "self_attn.o_proj.weight").copy_(of.of(other, "self_attn.o_proj.weight"))
+    neighbour = (layer + 1) % int(of.config["num_hidden_layers"])
+    of.of(layer, "self_attn.o_proj.weight").copy_(of.of(neighbour, "self_attn.o_proj.weight"))
     return _fault(f"layers[{layer}].attention.o_proj", "weights-of-another-layer")
 
 
 def norm_of_another_layer(of: Loaded) -> Planted:
     """A norm is that of another layer."""
     layer = of.layer()
-    other = (layer + 1) % int(of.config["num_hidden_layers"])
-    of.of(layer, "post_attention_layernorm.weight").copy_(of.of(other, "post_attention_layernorm.weight"))
+    neighbour = (layer + 1) % int(of.config["num_hidden_layers"])
+    of.of(layer, "post_attention_layernorm.weight").copy_(of.of(neighbour, "post_attention_layernorm.weight"))
     return _fault(f"layers[{layer}].moe.norm", "weights-of-another-layer")
 
 
@@ -322,8 +320,8 @@ def query_bias_left_out(of: Loaded) -> Planted:
 def sinks_of_another_layer(of: Loaded) -> Planted:
     """Sinks are those of another layer."""
     layer = of.layer()
-    other = (layer + 1) % int(of.config["num_hidden_layers"])
-    of.of(layer, "self_attn.sinks").copy_(of.of(other, "self_attn.sinks"))
+    neighbour = (layer + 1) % int(of.config["num_hidden_layers"])
+    of.of(layer, "self_attn.sinks").copy_(of.of(neighbour, "self_attn.sinks"))
     return _fault(f"layers[{layer}].attention.attend", "weights-of-another-layer")
 
 

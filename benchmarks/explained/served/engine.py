@@ -1,9 +1,9 @@
 """A real vLLM on a CPU, in its own environment, that serves checkpoints under a capture: `python engine.py JOBS`.
 
-JOBS is a JSON file: `source`, the folder of this project; and `jobs`, each a checkpoint's `folder`, arguments of `engine`
-and `runs`. A run has `prompts`, `new`, `arrivals`; `trace`, the folder that it is captured in; and `answer`, the file
-that it is written to: of each request `tokens` and `logprobs` (fp64). One process serves all of them; an answer that is
-there is not made again.
+JOBS is a JSON file: `source`, the folder of this project; and `jobs`, each a checkpoint's `folder`, arguments of
+`engine` and `runs`. A run has `prompts`, `new`, `arrivals`; `trace`, the folder that it is captured in; and `answer`,
+the file that it is written to: of each request `tokens` and `logprobs` (fp64). One process serves all of them; an
+answer that is there is not made again.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ def captured(llm: Any, run: dict[str, Any], capture: Any) -> None:
 
 def main(jobs_file: str) -> None:
     """Every job whose answers are not there."""
-    asked = json.loads(Path(jobs_file).read_text("utf-8"))
-    sys.path.append(asked["source"])
-    from moeparity.evidence.capture.context import capture
+    document = json.loads(Path(jobs_file).read_text("utf-8"))
+    sys.path.append(document["source"])
+    from moeparity.evidence.capture.context import capture  # noqa: PLC0415  the path to it is part of what is asked
 
-    for job in asked["jobs"]:
+    for job in document["jobs"]:
         missing = [run for run in job["runs"] if not Path(run["answer"]).exists()]
         if not missing:
             continue

@@ -178,7 +178,10 @@ class Comparer:
         assert shared is not None
         assert ours is not None
         assert theirs is not None
-        rows = token_of_rows(value_a.shape, ours.grid, ours.ends), token_of_rows(value_b.shape, theirs.grid, theirs.ends)
+        rows = (
+            token_of_rows(value_a.shape, ours.grid, ours.ends),
+            token_of_rows(value_b.shape, theirs.grid, theirs.ends),
+        )
         if rows[0] is None or rows[1] is None:
             return "rows that are of no one token"
         if value_a.shape[-1:] != value_b.shape[-1:]:

@@ -77,7 +77,9 @@ def given_values(side: Side) -> Mapping[int, Call]:
         number: call
         for number, call in side.producers.items()
         if number not in side.bookkeeping
-        and side.value(number).base is None and not call.name.startswith(_EMPTY) and 0 not in side.value(number).shape
+        and side.value(number).base is None
+        and not call.name.startswith(_EMPTY)
+        and 0 not in side.value(number).shape
     }
 
 

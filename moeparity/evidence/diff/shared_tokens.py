@@ -27,8 +27,8 @@ class Shared:
 class Stream:
     """One sequence, over all passes that computed a part of it: its ids (None if only lengths are known), and for each
     position the pass and the flat place in its grid. `at`: its first pass and its place among that pass's sequences;
-    `slot`: its place in the last pass. `start`: how many of its first tokens no pass of this trace computed. `request`: in
-    a server, whose it is.
+    `slot`: its place in the last pass. `start`: how many of its first tokens no pass of this trace computed. `request`:
+    in a server, whose it is.
     """
 
     at: tuple[int, int]

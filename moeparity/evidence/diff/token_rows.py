@@ -22,8 +22,8 @@ STARTS = ("cu_seqlens", "cu_seqlens_q", "cu_seq_lens_q", "query_start_loc")
 @dataclass(frozen=True, slots=True)
 class Sequence:
     """What a forward pass has of one sequence: its ids (None if only its length is known), and its flat places in the
-    grid. `start`: how many of its tokens lie before these, in a cache that earlier passes filled. `request`: in a server,
-    the request that it is of.
+    grid. `start`: how many of its tokens lie before these, in a cache that earlier passes filled. `request`: in a
+    server, the request that it is of.
     """
 
     ids: tuple[int, ...] | None

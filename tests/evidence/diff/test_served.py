@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -83,3 +84,13 @@ def test_a_fault_is_named_at_its_op_in_other_steps_too(tmp_path: Path) -> None:
         report = diff(a, served(tmp_path / name, schedule, handle=815, scale=2.5))
         assert report.status == "fail"
         assert report.starts[0].slot == "0 of _C.onednn_mm.default"
+
+
+def test_a_prompt_is_compared_where_other_tokens_were_drawn_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = served(tmp_path / "a", TOGETHER)
+    monkeypatch.setitem(PROMPTS, "x", [3, 4, 5, 6, 8])
+    report = diff(a, served(tmp_path / "b", TOGETHER, scale=2.5))
+    assert report.starts[0].slot == "0 of _C.onednn_mm.default"
+    assert report.starts[0].tokens == 6

@@ -165,7 +165,7 @@ class Comparer:
         if ours != theirs:
             return in_shapes(value_a, value_b) + ("" if weights else ", and no ids of tokens to go by")
         tokens = self.pair.a.tokens
-        of_row = None if weights or tokens is None else token_of_rows(value_a.shape, tokens.grid)
+        of_row = None if weights or tokens is None else token_of_rows(value_a.shape, tokens.grid, tokens.ends)
         if tokens is None or of_row is None:
             return rows, rows, None
         return rows, rows, torch.where(tokens.real()[of_row], of_row, -1)
@@ -178,16 +178,24 @@ class Comparer:
         assert shared is not None
         assert ours is not None
         assert theirs is not None
-        rows = token_of_rows(value_a.shape, ours.grid), token_of_rows(value_b.shape, theirs.grid)
+        rows = (
+            token_of_rows(value_a.shape, ours.grid, ours.ends),
+            token_of_rows(value_b.shape, theirs.grid, theirs.ends),
+        )
         if rows[0] is None or rows[1] is None:
             return "rows that are of no one token"
         if value_a.shape[-1:] != value_b.shape[-1:]:
             return in_shapes(value_a, value_b)
-        first, second = _rows_by_token(rows[0], ours.count), _rows_by_token(rows[1], theirs.count)
+        shown = torch.isin(shared.a, rows[0]) & torch.isin(shared.b, rows[1])
+        first, second = _rows_by_token(rows[0]), _rows_by_token(rows[1])
         if first.shape[1] != second.shape[1]:
             return in_shapes(value_a, value_b)
-        left, right = first[shared.a], second[shared.b]
-        tokens = shared.a.unsqueeze(-1).expand(left.shape)
+        at = shared.a[shown], shared.b[shown]
+        left, right = (
+            of_token[torch.searchsorted(own.unique(), places)]
+            for of_token, own, places in zip((first, second), rows, at, strict=True)
+        )
+        tokens = at[0].unsqueeze(-1).expand(left.shape)
         return left.reshape(-1), right.reshape(-1), tokens.reshape(-1)
 
     def _of_two_dtypes(self, a: int, b: int) -> Comparison:
@@ -248,6 +256,6 @@ def _row_count(x: Tensor) -> int:
     return torch.Size(x.shape[:-1]).numel()
 
 
-def _rows_by_token(tokens: Tensor, count: int) -> Tensor:
-    """The rows of each token, [tokens, rows of each], in their order."""
-    return torch.argsort(tokens, stable=True).reshape(count, -1)
+def _rows_by_token(tokens: Tensor) -> Tensor:
+    """The rows of each token that has some, [tokens, rows of each], in their order."""
+    return torch.argsort(tokens, stable=True).reshape(len(tokens.unique()), -1)

@@ -72,11 +72,14 @@ def coverage(tallies: Sequence[Tally]) -> Coverage:
 
 
 def given_values(side: Side) -> Mapping[int, Call]:
-    """Every value that a call gave or wrote, views aside, with the call that made it."""
+    """Every value that a call gave or wrote, with the call that made it; views aside, and a server's bookkeeping."""
     return {
         number: call
         for number, call in side.producers.items()
-        if side.value(number).base is None and not call.name.startswith(_EMPTY) and 0 not in side.value(number).shape
+        if number not in side.bookkeeping
+        and side.value(number).base is None
+        and not call.name.startswith(_EMPTY)
+        and 0 not in side.value(number).shape
     }
 
 

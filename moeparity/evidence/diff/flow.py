@@ -136,7 +136,8 @@ def _of_slots(
     comparer: Comparer, calls: tuple[Call, Call], left: Mapping[str, int], right: Mapping[str, int], role: Role
 ) -> Iterator[ValuePair]:
     for slot, a, b in _slots(dict(left), dict(right)):
-        yield ValuePair(a=a, b=b, calls=calls, slot=slot, role=role, comparison=compare_views(comparer, a, b))
+        if a not in comparer.a.bookkeeping and b not in comparer.b.bookkeeping:
+            yield ValuePair(a=a, b=b, calls=calls, slot=slot, role=role, comparison=compare_views(comparer, a, b))
 
 
 def _borne_out(comparer: Comparer, inputs: Sequence[ValuePair], partners: Mapping[int, int]) -> bool:
@@ -233,7 +234,7 @@ class Flow:
             if maker is None:
                 continue
             ops[maker.id] = maker
-            fresh = [n for n in maker.inputs.values() if n not in visited]
+            fresh = [n for n in maker.inputs.values() if n not in visited and n not in self.side.bookkeeping]
             visited.update(fresh)
             waiting += fresh
         return tuple(sorted(ops.values(), key=self.side.returned)), unread

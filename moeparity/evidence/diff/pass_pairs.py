@@ -122,7 +122,7 @@ def _step_and_phase(call: Call) -> tuple[int, int, str]:
 def _passes(calls: list[Call], side: Side) -> Iterator[list[Call]]:
     """The calls of each forward pass, in the order in which they were entered."""
     tops = [call for call in calls if call.level == "module" and call.inside not in side.by_id]
-    starts = {call.id for call in tops if call.path == tops[0].path}
+    starts = {call.id for call in tops if (call.path, call.name) == (tops[0].path, tops[0].name)}
     begun: list[Call] = []
     started = False
     for call in calls:

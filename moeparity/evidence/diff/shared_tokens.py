@@ -27,12 +27,14 @@ class Shared:
 class Stream:
     """One sequence, over all passes that computed a part of it: its ids (None if only lengths are known), and for each
     position the pass and the flat place in its grid. `at`: its first pass and its place among that pass's sequences;
-    `slot`: its place in the last pass. `start`: how many of its first tokens no pass of this trace computed.
+    `slot`: its place in the last pass. `start`: how many of its first tokens no pass of this trace computed. `request`:
+    in a server, whose it is.
     """
 
     at: tuple[int, int]
     slot: int
     start: int = 0
+    request: str = ""
     ids: list[int] | None = field(default_factory=list)
     cells: list[tuple[int, int]] = field(default_factory=list)
 
@@ -58,14 +60,19 @@ def streams(passes: Listed[Tokens]) -> list[Stream]:
     for number, tokens in enumerate(passes):
         matched_ids: set[int] = set()
         for slot, sequence in enumerate(tokens.sequences):
-            fitting = [stream for stream in every if stream.length == sequence.start and id(stream) not in matched_ids]
+            fitting = [
+                stream
+                for stream in every
+                if (stream.length, stream.request) == (sequence.start, sequence.request)
+                and id(stream) not in matched_ids
+            ]
             choices = [stream for stream in fitting if stream.slot == slot] or fitting
             if sequence.start and len(choices) > 1:
                 continue
             if sequence.start and choices:
                 stream = choices[0]
             else:
-                stream = Stream((number, slot), slot, sequence.start)
+                stream = Stream((number, slot), slot, sequence.start, sequence.request)
                 every.append(stream)
             matched_ids.add(id(stream))
             stream.add(number, slot, sequence)
@@ -76,18 +83,20 @@ def matched(ours: Listed[Tokens], theirs: Listed[Tokens]) -> dict[tuple[int, int
     """The tokens that passes of two sides share, by the places of the passes. Each sequence has one partner.
 
     Partners are first sequences with equal ids at the same place, then with equal ids anywhere, then sequences of which
-    one begins as the other.
+    one begins as the other; of servers also requests that are equal in half of their tokens or more, from the first on,
+    since other numbers may draw other tokens behind one prompt.
     """
     left, right = streams(ours), streams(theirs)
     order = {id(stream): place for side in (left, right) for place, stream in enumerate(side)}
     shared: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for fits in (_same_place, _same_ids, _same_beginning):
+    for fits in (_same_place, _same_ids, _same_beginning, _same_prompt):
         for stream_a in list(left):
             stream_b = next((stream for stream in right if fits(stream_a, stream, order)), None)
             if stream_b is not None:
                 left.remove(stream_a)
                 right.remove(stream_b)
-                for (i, p), (j, q) in zip(stream_a.cells, stream_b.cells, strict=False):
+                cells = zip(stream_a.cells[: _common(stream_a, stream_b)], stream_b.cells, strict=False)
+                for (i, p), (j, q) in cells:
                     shared.setdefault((i, j), []).append((p, q))
     return {(i, j): _shared(ours[i], theirs[j], places) for (i, j), places in sorted(shared.items())}
 
@@ -116,3 +125,19 @@ def _same_beginning(stream_a: Stream, stream_b: Stream, order: dict[int, int]) -
         return False
     short = min(len(stream_a.ids), len(stream_b.ids))
     return short > 0 and stream_a.ids[:short] == stream_b.ids[:short]
+
+
+def _same_prompt(stream_a: Stream, stream_b: Stream, order: dict[int, int]) -> bool:
+    if not (stream_a.request and stream_b.request) or stream_a.start != stream_b.start:
+        return False
+    common = _common(stream_a, stream_b)
+    return common is not None and 2 * common >= min(len(stream_a.cells), len(stream_b.cells))
+
+
+def _common(stream_a: Stream, stream_b: Stream) -> int | None:
+    """How many tokens two sequences have in common from the first on; None if their ids are not known."""
+    if stream_a.ids is None or stream_b.ids is None:
+        return None
+    pairs = zip(stream_a.ids, stream_b.ids, strict=False)
+    same = next((place for place, (a, b) in enumerate(pairs) if a != b), None)
+    return min(len(stream_a.ids), len(stream_b.ids)) if same is None else same

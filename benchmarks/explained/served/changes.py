@@ -1,0 +1,369 @@
+"""Faults in what a server loads: changes of a checkpoint's tensors, or of its config.json, each with where it shows.
+
+A change is handed the tensors, the fields of config.json, and the generator of what is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Tensors = dict[str, Tensor]
+Config = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planted:
+    """Where a fault shows, as selectors of nodes, and the words for it: each of `words` is one right answer, as texts
+    that all stand in it; none where no file describes it. `settings`: what a patch in the server was drawn.
+    """
+
+    nodes: tuple[str, ...]
+    words: tuple[tuple[str, ...], ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class Loaded:
+    """What a server will load, to be changed in place, with the generator, and experts that tokens go to by layer."""
+
+    tensors: Tensors
+    config: Config
+    draw: Random
+    chosen: Mapping[int, list[int]]
+
+    def layer(self) -> int:
+        """Some layer."""
+        return self.draw.randrange(int(self.config["num_hidden_layers"]))
+
+    def expert(self, layer: int) -> int:
+        """An expert that some token goes to."""
+        return self.draw.choice(self.chosen[layer])
+
+    def expert_weight(self, layer: int, expert: int, part: str) -> Tensor:
+        """gate, up or down of an expert; what is written into it is in the checkpoint."""
+        names = {"gate": ("gate_proj", "w1"), "up": ("up_proj", "w3"), "down": ("down_proj", "w2")}[part]
+        block = "mlp" if f"model.layers.{layer}.mlp.gate.weight" in self.tensors else "block_sparse_moe"
+        name = names[0] if block == "mlp" else names[1]
+        return self.tensors[f"model.layers.{layer}.{block}.experts.{expert}.{name}.weight"]
+
+    def of(self, layer: int, name: str) -> Tensor:
+        """A weight of a layer."""
+        return self.tensors[f"model.layers.{layer}.{name}"]
+
+
+Change = Callable[[Loaded], Planted]
+PARTS = ("gate", "up", "down")
+
+
+def _fault(node: str, name: str) -> Planted:
+    return Planted(nodes=(node,), words=((f"fault={name}",),))
+
+
+def _combine(layer: int) -> str:
+    return f"layers[{layer}].moe.combine"
+
+
+def _swap(a: Tensor, b: Tensor) -> None:
+    of_a = a.clone()
+    a.copy_(b)
+    b.copy_(of_a)
+
+
+def _noise(weight: Tensor, draw: Random) -> None:
+    """A step of training between what is meant and what is there."""
+    random = torch.Generator().manual_seed(draw.randrange(1 << 30))
+    weight.add_((0.02 * torch.randn(weight.shape, generator=random) * weight.float().std()).to(weight.dtype))
+
+
+def experts_exchanged(of: Loaded) -> Planted:
+    """Two experts stand in each other's place."""
+    layer = of.layer()
+    a = of.expert(layer)
+    b = of.draw.choice([e for e in of.chosen[layer] if e != a])
+    for part in PARTS:
+        _swap(of.expert_weight(layer, a, part), of.expert_weight(layer, b, part))
+    return _fault(_combine(layer), "experts-permuted")
+
+
+def down_exchanged(of: Loaded) -> Planted:
+    """Down alone of two experts is exchanged."""
+    layer = of.layer()
+    a = of.expert(layer)
+    b = of.draw.choice([e for e in of.chosen[layer] if e != a])
+    _swap(of.expert_weight(layer, a, "down"), of.expert_weight(layer, b, "down"))
+    return Planted(nodes=(_combine(layer),), words=((f"expert={a}, other={b}", f"expert={b}, other={a}", "part=down"),))
+
+
+def experts_turned(of: Loaded) -> Planted:
+    """All experts stand one place further on, as after another placement."""
+    layer, count = of.layer(), int(of.config.get("num_experts", of.config.get("num_local_experts", 0)))
+    for part in PARTS:
+        rows = [of.expert_weight(layer, expert, part).clone() for expert in range(count)]
+        for expert in range(count):
+            of.expert_weight(layer, expert, part).copy_(rows[expert - 1])
+    return _fault(_combine(layer), "experts-permuted")
+
+
+def another_expert(of: Loaded) -> Planted:
+    """An expert has the weights of another."""
+    layer = of.layer()
+    a = of.expert(layer)
+    b = of.draw.choice([e for e in of.chosen[layer] if e != a])
+    for part in PARTS:
+        of.expert_weight(layer, a, part).copy_(of.expert_weight(layer, b, part))
+    return Planted(nodes=(_combine(layer),), words=((f"fault=expert-of-another-expert(expert={a}, other={b})",),))
+
+
+def expert_zeroed(of: Loaded) -> Planted:
+    """An expert was never loaded."""
+    layer = of.layer()
+    expert = of.expert(layer)
+    for part in PARTS:
+        of.expert_weight(layer, expert, part).zero_()
+    return Planted(nodes=(_combine(layer),), words=((f"fault=expert-zeroed(expert={expert})",),))
+
+
+def expert_scaled(of: Loaded) -> Planted:
+    """Down of an expert was scaled once too often."""
+    layer = of.layer()
+    expert, factor = of.expert(layer), of.draw.choice([0.5, 1.25, 1.75])
+    of.expert_weight(layer, expert, "down").mul_(factor)
+    return Planted(nodes=(_combine(layer),), words=(("fault=expert-scaled", f"expert={expert}"),))
+
+
+def gate_and_up(of: Loaded) -> Planted:
+    """Gate and up of all experts are exchanged."""
+    layer, count = of.layer(), int(of.config.get("num_experts", of.config.get("num_local_experts", 0)))
+    for expert in range(count):
+        _swap(of.expert_weight(layer, expert, "gate"), of.expert_weight(layer, expert, "up"))
+    return _fault(_combine(layer), "gate-and-up-exchanged")
+
+
+def gate_and_up_of_one(of: Loaded) -> Planted:
+    """Gate and up of one expert are exchanged."""
+    layer = of.layer()
+    expert = of.expert(layer)
+    _swap(of.expert_weight(layer, expert, "gate"), of.expert_weight(layer, expert, "up"))
+    return Planted(nodes=(_combine(layer),), words=((f"fault=expert-gate-and-up-exchanged(expert={expert})",),))
+
+
+def experts_of_another_layer(of: Loaded) -> Planted:
+    """All experts of a layer are those of another."""
+    layer, count = of.layer(), int(of.config.get("num_experts", of.config.get("num_local_experts", 0)))
+    neighbour = (layer + 1) % int(of.config["num_hidden_layers"])
+    for expert in range(count):
+        for part in PARTS:
+            of.expert_weight(layer, expert, part).copy_(of.expert_weight(neighbour, expert, part))
+    return Planted(nodes=(_combine(layer),), words=((f"fault=weights-of-another-layer(layer={neighbour})",),))
+
+
+def stale_expert(of: Loaded) -> Planted:
+    """One expert is of the step before."""
+    layer = of.layer()
+    expert = of.expert(layer)
+    for part in PARTS:
+        _noise(of.expert_weight(layer, expert, part), of.draw)
+    return Planted(nodes=(_combine(layer),), words=(("fault=expert-of-another-checkpoint", f"expert={expert}"),))
+
+
+def stale_experts(of: Loaded) -> Planted:
+    """All experts of a layer are of the step before."""
+    layer, count = of.layer(), int(of.config.get("num_experts", of.config.get("num_local_experts", 0)))
+    for expert in range(count):
+        for part in PARTS:
+            _noise(of.expert_weight(layer, expert, part), of.draw)
+    return _fault(_combine(layer), "weights-of-another-checkpoint")
+
+
+def stale_router(of: Loaded) -> Planted:
+    """A router is of the step before."""
+    layer = of.layer()
+    _noise(of.of(layer, "mlp.gate.weight"), of.draw)
+    return _fault(f"layers[{layer}].moe.gate", "weights-of-another-checkpoint")
+
+
+def stale_head(of: Loaded) -> Planted:
+    """The head is of the step before."""
+    _noise(of.tensors["lm_head.weight"], of.draw)
+    return _fault("lm_head", "weights-of-another-checkpoint")
+
+
+def stale_embedding(of: Loaded) -> Planted:
+    """The embedding is of the step before."""
+    _noise(of.tensors["model.embed_tokens.weight"], of.draw)
+    return _fault("embed", "weights-of-another-checkpoint")
+
+
+def tied_head(of: Loaded) -> Planted:
+    """The embedding stands in the head's place."""
+    of.tensors["lm_head.weight"].copy_(of.tensors["model.embed_tokens.weight"])
+    return _fault("lm_head", "head-tied")
+
+
+def zeroed_keys(of: Loaded) -> Planted:
+    """Keys were never loaded."""
+    layer = of.layer()
+    of.of(layer, "self_attn.k_proj.weight").zero_()
+    return _fault(f"layers[{layer}].attention.k_proj", "weights-zeroed")
+
+
+def scaled_values(of: Loaded) -> Planted:
+    """Values are projected with weights that were scaled once too often."""
+    layer = of.layer()
+    of.of(layer, "self_attn.v_proj.weight").mul_(of.draw.choice([0.5, 0.75, 2.0]))
+    return _fault(f"layers[{layer}].attention.v_proj", "weights-scaled")
+
+
+def projection_of_another_layer(of: Loaded) -> Planted:
+    """A layer's output projection is that of another."""
+    layer = of.layer()
+    neighbour = (layer + 1) % int(of.config["num_hidden_layers"])
+    of.of(layer, "self_attn.o_proj.weight").copy_(of.of(neighbour, "self_attn.o_proj.weight"))
+    return _fault(f"layers[{layer}].attention.o_proj", "weights-of-another-layer")
+
+
+def norm_of_another_layer(of: Loaded) -> Planted:
+    """A norm is that of another layer."""
+    layer = of.layer()
+    neighbour = (layer + 1) % int(of.config["num_hidden_layers"])
+    of.of(layer, "post_attention_layernorm.weight").copy_(of.of(neighbour, "post_attention_layernorm.weight"))
+    return _fault(f"layers[{layer}].moe.norm", "weights-of-another-layer")
+
+
+def key_norm_of_ones(of: Loaded) -> Planted:
+    """The norm of keys has lost its weight."""
+    layer = of.layer()
+    of.of(layer, "self_attn.k_norm.weight").fill_(1)
+    return _fault(f"layers[{layer}].attention.k_norm", "norm-weight-missing")
+
+
+def final_norm_of_ones(of: Loaded) -> Planted:
+    """The final norm has lost its weight."""
+    of.tensors["model.norm.weight"].fill_(1)
+    return _fault("norm", "norm-weight-missing")
+
+
+def interleaved_queries(of: Loaded) -> Planted:
+    """Rows of queries lie as another program's rotation wants them: no file lists it."""
+    layer = of.layer()
+    weight, width = of.of(layer, "self_attn.q_proj.weight"), int(of.config["head_dim"])
+    by_head = weight.view(-1, 2, width // 2, weight.shape[-1])
+    weight.copy_(by_head.transpose(1, 2).reshape(weight.shape).clone())
+    return Planted(nodes=(f"layers[{layer}].attention.q_proj",))
+
+
+def rolled_expert(of: Loaded) -> Planted:
+    """One expert's rows lie three places further on: no file lists it."""
+    layer = of.layer()
+    weight = of.expert_weight(layer, of.expert(layer), "down")
+    weight.copy_(weight.roll(3, 0))
+    return Planted(nodes=(_combine(layer),))
+
+
+def quantised_values(of: Loaded) -> Planted:
+    """A projection went through fp8: no file lists it."""
+    layer = of.layer()
+    weight = of.of(layer, "self_attn.v_proj.weight")
+    weight.copy_(weight.to(torch.float8_e4m3fn).to(weight.dtype))
+    return Planted(nodes=(f"layers[{layer}].attention.v_proj",))
+
+
+def other_theta(of: Loaded) -> Planted:
+    """Positions are rotated with another base."""
+    rope = of.config.get("rope_parameters") or of.config
+    rope["rope_theta"] = of.draw.choice([5e3, 5e5])
+    return Planted(nodes=("layers[*].attention.rope", "rotary"), words=(("fault=rope-base",), ("rope_theta=",)))
+
+
+def other_renormalisation(of: Loaded) -> Planted:
+    """Routing weights are not renormalised."""
+    of.config["norm_topk_prob"] = not of.config["norm_topk_prob"]
+    nodes = ("layers[*].moe.router", "layers[*].moe.combine")
+    return Planted(nodes=nodes, words=(("fault=renormalisation",),))
+
+
+def fewer_experts(of: Loaded) -> Planted:
+    """Each token goes to one expert less."""
+    before = int(of.config["num_experts_per_tok"])
+    of.config["num_experts_per_tok"] = before - 1
+    nodes = ("layers[*].moe.router", "layers[*].moe.combine")
+    return Planted(nodes=nodes, words=((f"{before - 1} experts a token where the checkpoint says {before}",),))
+
+
+def other_eps(of: Loaded) -> Planted:
+    """All norms have another eps."""
+    of.config["rms_norm_eps"] = of.draw.choice([3e-3, 0.02, 7e-2])
+    nodes = ("layers[*].*.norm", "norm", "layers[*].attention.q_norm", "layers[*].attention.k_norm")
+    return Planted(nodes=nodes, words=(("eps=",), ("fault=norm-eps",)))
+
+
+def other_window(of: Loaded) -> Planted:
+    """Layers with a window have another."""
+    before = int(of.config["sliding_window"])
+    of.config["sliding_window"] = before // 2
+    return Planted(nodes=("layers[*].attention.attend",), words=(("fault=window",), ("window=",)))
+
+
+def query_bias_left_out(of: Loaded) -> Planted:
+    """A loader has dropped a bias."""
+    layer = of.layer()
+    of.of(layer, "self_attn.q_proj.bias").zero_()
+    return _fault(f"layers[{layer}].attention.q_proj", "bias-missing")
+
+
+def sinks_of_another_layer(of: Loaded) -> Planted:
+    """Sinks are those of another layer."""
+    layer = of.layer()
+    neighbour = (layer + 1) % int(of.config["num_hidden_layers"])
+    of.of(layer, "self_attn.sinks").copy_(of.of(neighbour, "self_attn.sinks"))
+    return _fault(f"layers[{layer}].attention.attend", "weights-of-another-layer")
+
+
+def expert_bias_zeroed(of: Loaded) -> Planted:
+    """Down's bias of all experts was not loaded."""
+    layer = of.layer()
+    of.of(layer, "mlp.experts.down_proj_bias").zero_()
+    return Planted(nodes=(_combine(layer),))
+
+
+CHANGES: Mapping[Change, tuple[str, ...]] = {
+    experts_exchanged: ("qwen3_moe", "mixtral"),
+    down_exchanged: ("qwen3_moe", "mixtral"),
+    experts_turned: ("qwen3_moe", "mixtral"),
+    another_expert: ("qwen3_moe", "mixtral"),
+    expert_zeroed: ("qwen3_moe", "mixtral"),
+    expert_scaled: ("qwen3_moe", "mixtral"),
+    gate_and_up: ("qwen3_moe", "mixtral"),
+    gate_and_up_of_one: ("qwen3_moe", "mixtral"),
+    experts_of_another_layer: ("qwen3_moe", "mixtral"),
+    stale_expert: ("qwen3_moe", "mixtral"),
+    stale_experts: ("qwen3_moe",),
+    stale_router: ("qwen3_moe",),
+    stale_head: ("qwen3_moe", "mixtral"),
+    stale_embedding: ("qwen3_moe", "mixtral"),
+    tied_head: ("qwen3_moe", "mixtral"),
+    zeroed_keys: ("qwen3_moe", "mixtral"),
+    scaled_values: ("qwen3_moe", "mixtral"),
+    projection_of_another_layer: ("qwen3_moe", "mixtral"),
+    norm_of_another_layer: ("qwen3_moe", "mixtral"),
+    key_norm_of_ones: ("qwen3_moe",),
+    final_norm_of_ones: ("qwen3_moe", "mixtral"),
+    interleaved_queries: ("qwen3_moe",),
+    rolled_expert: ("qwen3_moe", "mixtral"),
+    quantised_values: ("qwen3_moe", "mixtral"),
+    other_theta: ("qwen3_moe", "mixtral"),
+    other_renormalisation: ("qwen3_moe",),
+    fewer_experts: ("qwen3_moe", "mixtral"),
+    other_eps: ("qwen3_moe", "mixtral"),
+    other_window: ("gpt_oss",),
+    query_bias_left_out: ("gpt_oss",),
+    sinks_of_another_layer: ("gpt_oss",),
+    expert_bias_zeroed: ("gpt_oss",),
+}
+"""Each with the models that it can happen to."""

@@ -1,4 +1,4 @@
-"""A search that is stopped: what is known is told, what was not searched is said, and nothing of it is called a fault."""
+"""A search that is stopped: what is known is told, and what was not searched is not called unexplained."""
 
 from __future__ import annotations
 

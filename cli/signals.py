@@ -49,7 +49,7 @@ def stopping(stop: Stop) -> Iterator[None]:
         return
 
     def ask(number: int, frame: FrameType | None) -> None:
-        stop.asked = True
+        stop.is_asked = True
         signal.signal(number, _leave)
         with suppress(OSError):
             os.write(2, b"stopping: what is known is printed; Ctrl-C again ends it at once\n")

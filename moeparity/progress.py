@@ -38,16 +38,16 @@ class Progress:
 
 @dataclass(slots=True)
 class Stop:
-    """When a long step ends with what it knows: `seconds` after it began, or once somebody `asked` for it."""
+    """When a long step ends with what it knows: `seconds` after it began, or once that `is_asked`."""
 
     seconds: float = math.inf
-    asked: bool = False
+    is_asked: bool = False
     begun: float = field(default_factory=time.monotonic)
 
     @property
-    def now(self) -> bool:
+    def is_due(self) -> bool:
         """Whether it is time to end."""
-        return self.asked or time.monotonic() - self.begun >= self.seconds
+        return self.is_asked or time.monotonic() - self.begun >= self.seconds
 
 
 Callback = Callable[[Progress], None]

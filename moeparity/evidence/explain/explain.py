@@ -170,10 +170,10 @@ class Answer:
             settings=_settings(inquiry.replaced, choices, [step.phase for step in self.observations]),
             padding=_padding(inquiry, choices, self.samples) if self.explains else (0, 0),
             searched=not inquiry.stopped,
-            left=None if self.explains or inquiry.stopped else self._left(choices),
+            left=None if self.explains or inquiry.stopped else self._remainder(choices),
         )
 
-    def _left(self, choices: Choices) -> Left:
+    def _remainder(self, choices: Choices) -> Left:
         """What the nearest choices leave."""
         return left_by(self.inquiry.kernels, _nearest(self.inquiry, choices), self.samples)
 

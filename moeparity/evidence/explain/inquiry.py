@@ -163,7 +163,7 @@ class Inquiry:
         if refuting is not None and len(self.searched_on) < SAMPLES:
             self._search(refuting)
         elif not exact or refuting is not None:
-            self.given_up, self.stopped = True, self.memory.stop.now
+            self.given_up, self.stopped = True, self.memory.stop.is_due
 
     def _any_exact_on(self, sample: Sample) -> bool:
         scores = (scored(self.kernels, choices, [sample]) for choices in self.answers)

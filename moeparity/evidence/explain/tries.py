@@ -62,7 +62,7 @@ class Tries:
         one trial of them takes too much work. Raises SpentError once all the work is spent.
         """
         if choices not in self.scores:
-            if self.stop.now or (self.spent >= self.limit and len(self.scores) >= self.least):
+            if self.stop.is_due or (self.spent >= self.limit and len(self.scores) >= self.least):
                 raise SpentError
             before = self.kernels.work
             dear = self.price(choices) > self.limit * DEAR

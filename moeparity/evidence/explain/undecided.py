@@ -54,7 +54,7 @@ def open_choices(kernels: Kernels, answer: Choices, samples: Sequence[Sample], s
         values_at = others.setdefault(place, _Others())
         if values_at.alike and not listed:
             continue
-        if stop.now or kernels.work - spent_before + refused + price > WORK:
+        if stop.is_due or kernels.work - spent_before + refused + price > WORK:
             values_at.untried.append(value)
             continue
         try:

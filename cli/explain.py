@@ -13,13 +13,18 @@ TraceFolder = Annotated[Path, typer.Argument(metavar="TRACE", help="The folder o
 Checkpoint = Annotated[Path, typer.Option(help="The checkpoint folder that the program ran.")]
 Profile = Annotated[str, typer.Option(help="The profile to begin with: its values are tried first.")]
 NodeOption = Annotated[
-    str | None, typer.Option("--node", help="Nodes to explain, as in 'layers[*].moe.combine'; all that it shows.")
+    list[str] | None,
+    typer.Option("--node", help="Nodes to explain, as in 'layers[*].moe.combine'; may be repeated; all that it shows."),
 ]
 MapOption = Annotated[
     str | None, typer.Option("--map", help="Which module shows which node: a shipped map's name, or a YAML file.")
 ]
 Dtype = Annotated[str | None, typer.Option(help="What the program ran in; the dtype of its first value by default.")]
 Rank = Annotated[int, typer.Option(min=0, help="Whose part of the trace.")]
+Seconds = Annotated[
+    float | None,
+    typer.Option(min=0, help="Search for so long; then only compare. Ctrl-C does the same at once. Exit code 3."),
+]
 ProfileOut = Annotated[
     Path | None, typer.Option(help="Write the choices as a profile whose evidence is `verified: trace`.")
 ]
@@ -33,6 +38,7 @@ def explain(
     map_: MapOption = None,
     dtype: Dtype = None,
     rank: Rank = 0,
+    seconds: Seconds = None,
     profile_out: ProfileOut = None,
     json: Json = None,
     html: Html = None,
@@ -42,19 +48,28 @@ def explain(
     Roundings, orders, forms and faults are searched for at every node that the trace shows.
 
     Exit code 0 where every node is explained, 1 where no choices that were tried give a node's bits, 3 where a node
-    that was named is not shown by the trace.
+    that was named is not shown by the trace, or where the search was stopped.
     """
     from moeparity.cli.outputs import outputs
+    from moeparity.cli.signals import stopping
     from moeparity.evidence.explain.explained_profile import profile_text
     from moeparity.evidence.explain.show import document
     from moeparity.evidence.explain.trace import Request, explain_trace
+    from moeparity.progress import Stop
 
     request = Request(
-        trace=trace, checkpoint=checkpoint, profile=profile, nodes=node, map_name=map_, dtype=dtype, rank=rank
+        trace=trace,
+        checkpoint=checkpoint,
+        profile=profile,
+        nodes=tuple(node or ()),
+        map_name=map_,
+        dtype=dtype,
+        rank=rank,
     )
     with outputs({"--profile-out": profile_out, "--json": json, "--html": html}, unprinted=("--profile-out",)) as files:
-        with files.progress() as progress:
-            result = explain_trace(request, progress)
+        stop = Stop() if seconds is None else Stop(seconds=seconds)
+        with files.progress() as progress, stopping(stop):
+            result = explain_trace(request, progress, stop)
         files.text("--json", result.to_json)
         files.text("--profile-out", lambda: profile_text(result, profile_out.stem if profile_out else ""))
         files.document(document(result))

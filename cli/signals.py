@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
-from moeparity.progress import tidy_up
+from moeparity.progress import Stop, tidy_up
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -34,6 +35,30 @@ def ignore_signals() -> None:
     for number in _SIGNALS:
         if signal.getsignal(number) is _leave:
             signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def stopping(stop: Stop) -> Iterator[None]:
+    """A context in which the first Ctrl-C asks a long step to end with what it knows; a second one ends the process.
+
+    Does nothing if this process has not called `listen`.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is not _leave:
+        yield
+        return
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        stop.is_asked = True
+        signal.signal(number, _leave)
+        with suppress(OSError):
+            os.write(2, b"stopping: what is known is printed; Ctrl-C again ends it at once\n")
+
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:

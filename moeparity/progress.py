@@ -5,9 +5,11 @@ Nothing here prints or handles signals.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -32,6 +34,20 @@ class Progress:
     work: float
     unit: str
     part: float = 0.0
+
+
+@dataclass(slots=True)
+class Stop:
+    """When a long step ends with what it knows: `seconds` after it began, or once that `is_asked`."""
+
+    seconds: float = math.inf
+    is_asked: bool = False
+    begun: float = field(default_factory=time.monotonic)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to end."""
+        return self.is_asked or time.monotonic() - self.begun >= self.seconds
 
 
 Callback = Callable[[Progress], None]

@@ -171,7 +171,7 @@ def _holds(answer: Explained, checkpoint: Path, others: Path, folder: Path, node
         return False
     profile = folder / "named.yaml"
     profile.write_text(text, "utf-8")
-    again = explain_trace(Request(trace=others, checkpoint=checkpoint, profile=str(profile), nodes=node))
+    again = explain_trace(Request(trace=others, checkpoint=checkpoint, profile=str(profile), nodes=(node,)))
     return all(node.as_started for node in again.nodes)
 
 

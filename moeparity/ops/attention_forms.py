@@ -313,9 +313,26 @@ def refuses_keys(call: Call) -> tuple[str, str] | None:
     return "allocated", f"{call.length} tokens do not fit into {places} places. Allocate more."
 
 
+WIDTH: Final = 64
+"""Channels of a head, for what a sum over them takes: heads have 64 or 128."""
+STEP: Final = 2.0
+"""What an addition over all scores takes, in turns of a loop."""
+
+
 def turns(values: Mapping[str, Value], rows: int, length: int) -> float:
-    """`turns` of attention: an online softmax also loops over its tiles of keys."""
-    return in_pieces(values, rows, length) * _tiles(values, rows, length)
+    """`turns` of attention: an online softmax also loops over its tiles of keys, and a product whose order is written
+    out over what it adds up.
+    """
+    return in_pieces(values, rows, length) * _tiles(values, rows, length) * _additions(values, length)
+
+
+def _additions(values: Mapping[str, Value], length: int) -> float:
+    """How many additions a tile makes one after the other, beside those of torch's own kernels."""
+    written = {name for name in ("scores_order", "values_order") if values.get(name, NATIVE) != NATIVE}
+    block = values.get("kv_block", length)
+    keys = length if isinstance(block, str) else min(block, length)
+    additions = (WIDTH if "scores_order" in written else 0) + (keys if "values_order" in written else 0)
+    return 1.0 + STEP * additions
 
 
 def _tiles(values: Mapping[str, Value], rows: int, length: int) -> float:

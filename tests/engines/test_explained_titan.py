@@ -41,7 +41,7 @@ def traces(qwen3_moe: Path, deepseek_v3: Path, tmp_path_factory: pytest.TempPath
 
 
 def explained(traces: dict[Path, Path], checkpoint: Path, nodes: str) -> Explained:
-    return explain_trace(Request(trace=traces[checkpoint], checkpoint=checkpoint, nodes=nodes))
+    return explain_trace(Request(trace=traces[checkpoint], checkpoint=checkpoint, nodes=(nodes,)))
 
 
 def answers_by_role(result: Explained) -> dict[str, set[str]]:

@@ -142,7 +142,7 @@ def scaled_attention(program: Any) -> None:
 def test_a_planted_change_is_named_where_heads_are_few(checkpoint_of: Of, tmp_path: Path, name: str) -> None:
     checkpoint, ids, node = checkpoint_of(*AXES[name]), tokens((2, 5)), "layers[0].attention.attend"
     trace = captured(checkpoint, tmp_path / "trace", ids, patch=scaled_attention)
-    result = explain_trace(Request(trace=trace, checkpoint=checkpoint, nodes="layers[0].attention.*"))
+    result = explain_trace(Request(trace=trace, checkpoint=checkpoint, nodes=("layers[0].attention.*",)))
     assert otherwise(result) == [node]
     (answer,) = (explanation for explanation in result.nodes if explanation.node == node)
     assert answer.explained
@@ -298,7 +298,7 @@ def test_another_width_is_said_in_words(checkpoint_of: Of, tmp_path: Path, name:
     checkpoint, ids = checkpoint_of(family, base), tokens((2, 5))
     trace = captured(checkpoint_of(family, {**base, **fields}), tmp_path / "trace", ids)
     node = role if role == "lm_head" else f"layers[0].{role}"
-    result = explain_trace(Request(trace=trace, checkpoint=checkpoint, nodes=node))
+    result = explain_trace(Request(trace=trace, checkpoint=checkpoint, nodes=(node,)))
     (answer,) = result.nodes
     assert (answer.other_shape, answer.elements, answer.left, result.exit_code) == (words, 0, None, 1)
     text = on_screen(result)

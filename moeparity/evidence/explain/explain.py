@@ -12,7 +12,7 @@ from moeparity.evidence.explain.inquiry import Inquiry, Memory
 from moeparity.evidence.explain.left import left_by
 from moeparity.evidence.explain.observation import Observation, numbers, recorded_nodes, region_of
 from moeparity.evidence.explain.replaced import Choices, Replaced
-from moeparity.evidence.explain.report import Explanation, is_near
+from moeparity.evidence.explain.report import Explanation, Left, is_near
 from moeparity.evidence.explain.sample import Sample, Values, with_earlier
 from moeparity.evidence.explain.tries import NOTHING
 from moeparity.evidence.explain.undecided import open_choices
@@ -153,7 +153,7 @@ class Answer:
 
     def _explained(self) -> Explanation:
         inquiry, region, choices = self.inquiry, self.question.region, self.choices
-        undecided = open_choices(inquiry.kernels, choices, self.samples) if self.explains else ()
+        undecided = open_choices(inquiry.kernels, choices, self.samples, inquiry.memory.stop) if self.explains else ()
         return Explanation(
             node=region[-1].name,
             op=region[-1].op.name,
@@ -169,8 +169,13 @@ class Answer:
             open=undecided,
             settings=_settings(inquiry.replaced, choices, [step.phase for step in self.observations]),
             padding=_padding(inquiry, choices, self.samples) if self.explains else (0, 0),
-            left=None if self.explains else left_by(inquiry.kernels, _nearest(inquiry, choices), self.samples),
+            searched=not inquiry.stopped,
+            left=None if self.explains or inquiry.stopped else self._remainder(choices),
         )
+
+    def _remainder(self, choices: Choices) -> Left:
+        """What the nearest choices leave."""
+        return left_by(self.inquiry.kernels, _nearest(self.inquiry, choices), self.samples)
 
 
 def _nearest(inquiry: Inquiry, best: Choices) -> Choices:

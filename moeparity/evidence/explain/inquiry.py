@@ -5,6 +5,7 @@ bits.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
@@ -26,9 +27,10 @@ from moeparity.evidence.explain.replaced import Choices, Replaced, absolute, rel
 from moeparity.evidence.explain.report import ChoiceMatch, NumberRange
 from moeparity.evidence.explain.sample import Sample
 from moeparity.evidence.explain.score import Score
-from moeparity.evidence.explain.tries import Tries, minimal, scored
+from moeparity.evidence.explain.tries import SpentError, Tries, minimal, scored
 from moeparity.evidence.explain.vocabulary import in_one_dtype
 from moeparity.inputs.weights.store import Loaded
+from moeparity.progress import Stop
 
 WORK: Final = 16384
 """What the searches that share one memory may take over all nodes at which they stand, in calls of small kernels, where
@@ -50,11 +52,12 @@ SHOWN: Final = 3
 class Memory:
     """What is known from the nodes before: the work that their searches spent, and the exact or nearest combinations.
     Nodes are kept by their places in what was replaced, so that other layers can use it. `work` is what these searches
-    may spend over all nodes.
+    may spend over all nodes; `stop` ends them before that.
     """
 
     work: float = field(default_factory=lambda: WORK)
     spent: float = 0.0
+    stop: Stop = field(default_factory=Stop)
     answers: dict[Choices, None] = field(default_factory=dict)
 
 
@@ -62,7 +65,7 @@ class Memory:
 class Inquiry:
     """The search for what a piece of a program computed in place of the nodes in `replaced`. It begins at the first
     micro-batch on which the plan's own kernels give other bits. Every later micro-batch confirms the answer, or refutes
-    it; then the search goes on with that micro-batch too.
+    it; then the search goes on with that micro-batch too. `stopped`: it was ended before it came to its own end.
     """
 
     replaced: Replaced
@@ -74,6 +77,7 @@ class Inquiry:
     answers: dict[Choices, Score] = field(default_factory=dict)
     tried: set[Choices] = field(default_factory=set)
     given_up: bool = False
+    stopped: bool = False
 
     def __post_init__(self) -> None:
         """No call yet."""
@@ -145,7 +149,9 @@ class Inquiry:
         """Search on a micro-batch, beside those searched on before; then confirm on all that were kept."""
         self.searched_on.append(sample)
         first = LEAST if self.memory.spent == 0 else 0
-        tries = Tries(kernels=self.kernels, samples=self.searched_on, limit=self._limit, least=first)
+        tries = Tries(
+            kernels=self.kernels, samples=self.searched_on, limit=self._limit, least=first, stop=self.memory.stop
+        )
         exact = self._earlier_answers(tries) or search(tries, self._starts())
         self.tried |= {choices for choices, score in tries.scores.items() if score is not None and choices}
         self.memory.spent += tries.spent
@@ -157,7 +163,7 @@ class Inquiry:
         if refuting is not None and len(self.searched_on) < SAMPLES:
             self._search(refuting)
         elif not exact or refuting is not None:
-            self.given_up = True
+            self.given_up, self.stopped = True, self.memory.stop.is_due
 
     def _any_exact_on(self, sample: Sample) -> bool:
         scores = (scored(self.kernels, choices, [sample]) for choices in self.answers)
@@ -171,7 +177,10 @@ class Inquiry:
             score = scored(self.kernels, choices, tries.samples)
             tries.scores[choices] = score
             if score is not None and score.exact:
-                exact.append(minimal(tries, choices))
+                smallest = choices
+                with suppress(SpentError):
+                    smallest = minimal(tries, choices)
+                exact.append(smallest)
         return exact
 
     def _starts(self) -> Iterator[Choices]:

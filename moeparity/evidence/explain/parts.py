@@ -21,6 +21,7 @@ from moeparity.inputs.weights.store import Loaded
 from moeparity.plan.address import role
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node
+from moeparity.progress import Stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,16 +40,19 @@ def explained_in_parts(
     memories: dict[tuple[str, ...], Memory],
     known_nodes: Collection[str] = (),
     work: float = WORK,
+    stop: Stop | None = None,
 ) -> Parts:
     """The choices behind a node's recorded values. All forwards are explained together if that is possible. Otherwise
     they are taken apart: those that the plan itself gives are explained apart from the others, or each phase is.
 
     `memories` are kept by the names of a region's nodes, without their layer; each may spend `work`.
+    `stop` ends searches before that.
     """
+    stop = stop or Stop()
     regions, reasons = _regions(plan, node, observations)
     answers: list[Answer] = []
     for region, steps in regions.values():
-        memory = memories.setdefault(tuple(role(member.name) for member in region), Memory(work=work))
+        memory = memories.setdefault(tuple(role(member.name) for member in region), Memory(work=work, stop=stop))
         question = Question(plan=plan, region=region, loaded=loaded, memory=memory, known_nodes=known_nodes)
         answers += _answers(question, steps)
     return Parts(

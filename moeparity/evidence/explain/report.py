@@ -135,7 +135,8 @@ class Explanation:
     choices do; if nothing does, those that come nearest, the best first. open: choices that these values do not decide
     beside the first match. padding: at how many tokens of padding, and of how many, the bits differ; these decide
     nothing. other_shape: in words, what a token has in place of the shape that the checkpoint says; such values are
-    compared with nothing; empty if shapes are equal.
+    compared with nothing; empty if shapes are equal. searched: false if the search was stopped before it came to
+    its own end and had found nothing.
     """
 
     node: str
@@ -154,6 +155,7 @@ class Explanation:
     padding: tuple[int, int] = (0, 0)
     left: Left | None = None
     other_shape: str = ""
+    searched: bool = True
 
     @property
     def explained(self) -> bool:
@@ -192,10 +194,17 @@ class Explained:
 
     @property
     def exit_code(self) -> int:
-        """0 where every node is explained, 1 where one is not, 3 where one that was asked for is not shown."""
-        if any(not node.explained for node in self.nodes):
+        """0 where every node is explained; 1 where nothing that was tried explains one; 3 where one was not searched to
+        the end, or was asked for and is not shown.
+        """
+        if any(node.searched and not node.explained for node in self.nodes):
             return 1
-        return 3 if not self.nodes or (self.asked and self.unseen) else 0
+        return 3 if not self.nodes or self.stopped or (self.asked and self.unseen) else 0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the search was stopped before every node was searched."""
+        return any(not node.searched for node in self.nodes)
 
     def to_json(self) -> str:
         """The result as JSON: `moeparity show schema explain` is its schema."""

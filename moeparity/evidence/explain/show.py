@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from moeparity.evidence.explain.report import UNSHOWN, Explained, Explanation, Extent, Left, OpenChoice, Unseen, is_near
+from moeparity.ops.attribute import EDGE
 from moeparity.output.blocks import Block, Document, Group, Status, group, lines
 from moeparity.output.status import state_of
 from moeparity.output.words import percent
@@ -30,7 +31,8 @@ def _blocks(result: Explained) -> Iterator[Block]:
     yield Status(state_of(result.exit_code), summary(result), lines=tuple(_head(result)))
     yield from _of_other_shapes(result)
     without = [part for part in result.nodes if not (part.explained or part.other_shape)]
-    yield from _titled("Not explained", without, result.forwards)
+    yield from _titled("Not explained", [part for part in without if part.searched], result.forwards)
+    yield from _unsearched([part for part in without if not part.searched], result.forwards)
     otherwise = [part for part in result.nodes if part.explained and not part.as_started]
     yield from _titled("Under other choices", otherwise, result.forwards)
     yield from _equal(result, [part for part in result.nodes if part.as_started])
@@ -92,6 +94,17 @@ def _titled(title: str, nodes: Sequence[Explanation], forwards: int) -> Iterator
         yield group(title, lines(*(line for alike in _alike(nodes) for line in node_lines(*alike, forwards=forwards))))
 
 
+def _unsearched(nodes: Sequence[Explanation], forwards: int) -> Iterator[Group]:
+    """The nodes whose search was stopped, those with the most other elements first."""
+    if nodes:
+        sentences = (
+            f"{part.node}{_forwards(part.forwards, forwards, part.phases)}: {percent(part.as_it_is)} of elements equal "
+            f"under the profile as it is; {part.tried} tried"
+            for part in sorted(nodes, key=lambda part: part.as_it_is)
+        )
+        yield group("Not searched to the end, since the search was stopped", lines(*sentences))
+
+
 def _equal(result: Explained, nodes: Sequence[Explanation]) -> Iterator[Group]:
     """What the start profile computes: in full where nodes were asked for, else by name and number."""
     title = f"As {result.profile} computes it"
@@ -130,8 +143,11 @@ def summary(result: Explained) -> str:
         by_node.setdefault(part.node, []).append(part)
     as_started = sum(all(part.as_started for part in parts) for parts in by_node.values())
     otherwise = sum(all(part.explained for part in parts) for parts in by_node.values()) - as_started
-    nothing = len(by_node) - as_started - otherwise
+    stopped = sum(any(not part.searched for part in parts) for parts in by_node.values())
+    nothing = len(by_node) - as_started - otherwise - stopped
     parts = [f"{as_started} as {result.profile} computes them", f"{otherwise} under other choices"]
+    if stopped:
+        parts.append(f"{stopped} not searched to the end (stopped: this is not the whole)")
     return f"{_count(len(by_node), 'node')}: {', '.join(parts)}, {nothing} not explained; exit {result.exit_code}"
 
 
@@ -166,17 +182,23 @@ def node_lines(first: Explanation, *further: Explanation, forwards: int) -> Iter
 
 def _undecided(nodes: Sequence[Explanation]) -> Iterator[str]:
     """Each place that is open at every one of these nodes, with the values that give the same bits at all of them. The
-    JSON tells this of each node.
+    JSON tells this of each node, and which dtypes of what it is handed before it is stored.
     """
     every = [{_spread(choice.place): choice.others for choice in node.open} for node in nodes]
+    handed: list[str] = []
     for choice in nodes[0].open:
         place = _spread(choice.place)
+        if EDGE in place and all(others.get(place) for others in every):
+            handed.append(f"{place.partition(':')[0]} ({choice.value})")
+            continue
         common = [value for value in choice.others if all(value in others.get(place, ()) for others in every)]
         if common:
             words = " or ".join((choice.value, *common[:SHOWN_OPEN])) + _more(len(common), SHOWN_OPEN)
             yield f"{_short(place, nodes[0])} {words}"
         elif all(others.get(place) for others in every):
             yield f"{_short(place, nodes[0])} {choice.value} or another in each layer"
+    if handed:
+        yield f"in which dtype it is handed what {', '.join(handed)} computes"
 
 
 def _left_out(nodes: Sequence[Explanation], values_of: Callable[[OpenChoice], Sequence[str]]) -> Iterator[str]:
@@ -186,7 +208,7 @@ def _left_out(nodes: Sequence[Explanation], values_of: Callable[[OpenChoice], Se
         for choice in node.open:
             by_place.setdefault(_spread(choice.place), {}).update(dict.fromkeys(values_of(choice)))
     for place, values in by_place.items():
-        if values:
+        if values and EDGE not in place:
             yield f"{_short(place, nodes[0])} {', '.join([*values][:SHOWN_OPEN])}{_more(len(values), SHOWN_OPEN)}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -31,12 +32,12 @@ from moeparity.plan.faults.plant import width_of
 from moeparity.plan.graph import Node, Segment
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.setting import Place, Setting
-from moeparity.progress import Callback, Progress
+from moeparity.progress import Callback, Progress, Stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is to be explained. `nodes`: a selector (None: every node that the trace shows). `map_name`: a shipped map
+    """What is to be explained. `nodes`: selectors (none: every node that the trace shows). `map_name`: a shipped map
     or a file (None: the shipped map that fits the modules). `dtype`: what the program ran in (None: the dtype of its
     first value).
     """
@@ -44,14 +45,14 @@ class Request:
     trace: Path
     checkpoint: Path
     profile: str = "hf-eager"
-    nodes: str | None = None
+    nodes: tuple[str, ...] = ()
     map_name: str | None = None
     dtype: str | None = None
     rank: int = 0
 
 
-def explain_trace(request: Request, progress: Callback | None = None) -> Explained:
-    """The choices behind the values of a trace's nodes.
+def explain_trace(request: Request, progress: Callback | None = None, stop: Stop | None = None) -> Explained:
+    """The choices behind the values of a trace's nodes. Once it is time to `stop`, nodes are only compared.
 
     Raises TraceError for a trace that shows no values of the graph, MoeparityError for a checkpoint, profile, map or
     selector that does not fit.
@@ -68,18 +69,20 @@ def explain_trace(request: Request, progress: Callback | None = None) -> Explain
     plan = bind(model.graph, profile, dtype, phases=recorded.phases)
     observations = recorded.in_cases(plan.phases)
     names = [node.name for node in model.graph.nodes]
-    selected = names if request.nodes is None else select(request.nodes, names, model.graph.layers, where)
+    of_selectors = [select(selector, names, model.graph.layers, where) for selector in request.nodes]
+    selected = set(chain.from_iterable(of_selectors)) if request.nodes else set(names)
     walk = _Walk(
         plan=plan,
         model=model,
         observations=observations,
         for_attention=recorded.for_attention(plan.phases),
         progress=progress,
+        stop=stop or Stop(),
         total=len(selected),
     )
     for segment, loaded in model.weights.segments(plan.dtypes):
-        walk.explain(segment, loaded.beside(), set(selected))
-    if not walk.nodes and request.nodes is None:
+        walk.explain(segment, loaded.beside(), selected)
+    if not walk.nodes and not request.nodes:
         raise TraceError(
             f"{Where(trace.folder)}: no node can be explained: {walk.unseen[0].node}: {walk.unseen[0].reason} "
             "Capture whole tensors of all modules: `moeparity capture --save '*'`."
@@ -93,7 +96,7 @@ def explain_trace(request: Request, progress: Callback | None = None) -> Explain
         forwards=len(observations),
         taken=recorded.suppositions,
         whole=trace.contents.whole,
-        asked=request.nodes is not None,
+        asked=bool(request.nodes),
         nodes=tuple(walk.nodes),
         unseen=tuple(walk.unseen),
     )
@@ -108,6 +111,7 @@ class _Walk:
     observations: Sequence[Observation]
     for_attention: Sequence[Observation]
     progress: Callback | None
+    stop: Stop
     total: int
     nodes: list[Explanation] = field(default_factory=list)
     unseen: list[Unseen] = field(default_factory=list)
@@ -127,7 +131,9 @@ class _Walk:
             # Of a table that is made of positions alone there are faults that give it another width.
             shown = [step for step in known_values if step not in shaped or width_of(node) is not None]
             with torch.inference_mode():
-                parts = explained_in_parts(self.plan, name, shown, loaded, self.memories, self.answered, WORK)
+                parts = explained_in_parts(
+                    self.plan, name, shown, loaded, self.memories, self.answered, WORK, self.stop
+                )
             self.nodes += (_shaped(answer, shaped) for answer in parts.explanations)
             self.nodes += _of_other_shapes(node, [step for step in shaped if step not in shown], shaped)
             self.unseen += parts.unseen

@@ -16,6 +16,7 @@ from moeparity.evidence.explain.plainness import places
 from moeparity.evidence.explain.replaced import Choice, Choices
 from moeparity.evidence.explain.sample import Ports, Sample
 from moeparity.evidence.explain.score import Score
+from moeparity.progress import Stop
 
 NOTHING: Final[Choices] = frozenset()
 DEAR: Final = 0.1
@@ -35,7 +36,7 @@ PAIR: Final = 2
 
 
 class SpentError(Exception):
-    """The kernel calls that a search may make are made."""
+    """The kernel calls that a search may make are made, or it is to stop."""
 
 
 UNTRIED: Final = Score()
@@ -44,13 +45,14 @@ UNTRIED: Final = Score()
 @dataclass(slots=True, kw_only=True)
 class Tries:
     """Combinations of choices, each tried once on some micro-batches. `limit` is how much work may be spent on them; a
-    kernel call costs 1, and so does a combination that is refused.
+    kernel call costs 1, and so does a combination that is refused. `stop` ends them whatever is spent.
     """
 
     kernels: Kernels
     samples: Sequence[Sample]
     limit: float
     least: int = 0
+    stop: Stop = field(default_factory=Stop)
     scores: dict[Choices, Score | None] = field(default_factory=dict)
     effects: dict[Choices, float] = field(default_factory=dict)
     spent: float = 0.0
@@ -60,7 +62,7 @@ class Tries:
         one trial of them takes too much work. Raises SpentError once all the work is spent.
         """
         if choices not in self.scores:
-            if self.spent >= self.limit and len(self.scores) >= self.least:
+            if self.stop.is_due or (self.spent >= self.limit and len(self.scores) >= self.least):
                 raise SpentError
             before = self.kernels.work
             dear = self.price(choices) > self.limit * DEAR

@@ -19,6 +19,7 @@ from moeparity.numerics.bits import same_bits
 from moeparity.ops.attribute import Value
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.setting import Place
+from moeparity.progress import Stop
 
 WORK: Final = 1024
 """What may be spent at a node, in calls of small kernels."""
@@ -38,12 +39,12 @@ class _Others:
         return bool(self.alike or self.untried or self.unread)
 
 
-def open_choices(kernels: Kernels, answer: Choices, samples: Sequence[Sample]) -> tuple[OpenChoice, ...]:
+def open_choices(kernels: Kernels, answer: Choices, samples: Sequence[Sample], stop: Stop) -> tuple[OpenChoice, ...]:
     """The choices in effect that these micro-batches do not decide, beside an answer that gives every bit.
 
     Each other value is tried by itself: values that are listed, in use, or set there by a shipped profile. If any
     number is allowed, also `FIRST_NUMBERS`, half of the value and its double; and the whole numbers of `WHOLE_NUMBERS`,
-    until one gives the same bits. The cheap ones come first, until `WORK` is spent.
+    until one gives the same bits. The cheap ones come first, until `WORK` is spent, or it is time to stop.
     """
     replaced = kernels.replaced
     bound = replaced.bound(answer)
@@ -53,7 +54,7 @@ def open_choices(kernels: Kernels, answer: Choices, samples: Sequence[Sample]) -
         values_at = others.setdefault(place, _Others())
         if values_at.alike and not listed:
             continue
-        if kernels.work - spent_before + refused + price > WORK:
+        if stop.is_due or kernels.work - spent_before + refused + price > WORK:
             values_at.untried.append(value)
             continue
         try:

@@ -29,7 +29,7 @@ def trace(qwen3_moe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def first_answers(trace: Path, checkpoint: Path, nodes: str) -> dict[str, set[str]]:
     """The first answer at every node that hf-eager does not compute, without the node's own name."""
-    result = explain_trace(Request(trace=trace, checkpoint=checkpoint, nodes=nodes))
+    result = explain_trace(Request(trace=trace, checkpoint=checkpoint, nodes=(nodes,)))
     assert all(node.explained for node in result.nodes)
     return {
         node.node: {short(c, node) for c in node.matches[0].choices} for node in result.nodes if not node.as_started

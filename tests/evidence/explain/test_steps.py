@@ -37,7 +37,7 @@ def trace_of(
 
 
 def ask(checkpoint: Path, trace: Path, nodes: str = ATTEND, profile: str = "hf-eager") -> Explained:
-    return explain_trace(Request(trace=trace, checkpoint=checkpoint, profile=profile, nodes=nodes))
+    return explain_trace(Request(trace=trace, checkpoint=checkpoint, profile=profile, nodes=(nodes,)))
 
 
 def otherwise(result: Explained) -> list[Explanation]:

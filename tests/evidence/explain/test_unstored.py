@@ -32,7 +32,9 @@ def explained(checkpoint: Path, folder: Path, settings: dict[str, str], nodes: s
     folder.mkdir(exist_ok=True)
     trace = written(folder / "trace", opened(checkpoint), tokens(), settings=settings)
     (folder / "start.yaml").write_text(start)
-    return explain_trace(Request(trace=trace, checkpoint=checkpoint, profile=str(folder / "start.yaml"), nodes=nodes))
+    return explain_trace(
+        Request(trace=trace, checkpoint=checkpoint, profile=str(folder / "start.yaml"), nodes=(nodes,))
+    )
 
 
 @pytest.mark.parametrize("norm", NORMS)

@@ -22,7 +22,6 @@ from moeparity.output.blocks import (
     Figure,
     Row,
     Status,
-    Styled,
     Table,
     columns,
     group,
@@ -31,6 +30,7 @@ from moeparity.output.blocks import (
     notes,
     stacked,
     table,
+    warnings,
 )
 from moeparity.output.figures import Line, Series
 from moeparity.output.status import estimated, judged, state_of, status
@@ -50,9 +50,7 @@ def _blocks(report: LogReport, sets: tuple[str, ...]) -> Iterator[Block]:
     state = state_of(report.exit_code, bounded=report.verdict is not None)
     yield Status(state, _status(report), lines=(("cause", causes),))
     yield _head(report)
-    warnings = list(_warnings(report))
-    if warnings:
-        yield lines(*(Styled(f"warning: {sentence}", "yellow") for sentence in warnings))
+    yield from warnings(_warnings(report))
     if report.diagnosis is not None:
         yield diagnosed(report.diagnosis)
     yield group("Metrics", *_primary(report))

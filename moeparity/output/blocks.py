@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
@@ -173,6 +173,13 @@ def bullets(sentences: Iterable[Phrase]) -> Lines:
 def notes(*sentences: str) -> Lines:
     """Sentences that explain the block above them."""
     return Lines(tuple(Styled(sentence, "dim") for sentence in sentences))
+
+
+def warnings(sentences: Iterable[str]) -> Iterator[Lines]:
+    """Sentences that warn, one below the other; no block without any."""
+    phrases = tuple(Styled(f"warning: {sentence}", "yellow") for sentence in sentences)
+    if phrases:
+        yield Lines(phrases)
 
 
 def group(title: str, *blocks: Block | None, asked_for: str = "", holds: str = "", question: str = "") -> Group:

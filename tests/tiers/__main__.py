@@ -4,7 +4,8 @@
 only `pytest --all` runs. `mutate` changes one line of product code after the other and counts whose tests notice.
 
 With `--tests`, `record` runs only some tests, which takes minutes; `mutate --rooms` then keeps to the folders that they
-are about. Default tests that lie elsewhere are not tried, so the number that it gives is a lower bound.
+are about. Default tests that lie elsewhere are not tried, so the number that it gives is a lower bound. `add DIR` takes
+tests of such a record off the list, those that look closest at a line, for up to `--seconds` more of the default run.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.tiers.choosing import choose, written
+from tests.tiers.choosing import choose, promoted, written
 from tests.tiers.mutations import ROOMS, drawn, tried
 from tests.tiers.recorder import PLACE
 from tests.tiers.records import ROOT, read
@@ -28,18 +29,18 @@ HELD_BACK = ROOT / "tests" / "tiers" / "held_back.json"
 
 
 def main() -> None:
-    """One of the three."""
+    """One of the four."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["record", "choose", "mutate"])
+    parser.add_argument("what", choices=["record", "choose", "add", "mutate"])
     parser.add_argument("folder", type=Path, help="where the record lies")
     parser.add_argument("--tests", nargs="*", default=[], help="only these files and folders of tests; default: all")
     parser.add_argument("--rooms", nargs="*", default=ROOMS, help="only lines in these folders; default: all")
-    parser.add_argument("--seconds", type=float, default=600.0, help="of the default tests, on one core, as recorded")
+    parser.add_argument("--seconds", type=float, default=600.0, help="of the default tests, or of those added")
     parser.add_argument("--killed", type=int, default=100, help="mutations that some test kills, to try")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="write the mutations to this Markdown file")
     arguments = parser.parse_args()
-    {"record": _record, "choose": _choose, "mutate": _mutate}[arguments.what](arguments)
+    {"record": _record, "choose": _choose, "add": _add, "mutate": _mutate}[arguments.what](arguments)
 
 
 def _record(arguments: argparse.Namespace) -> None:
@@ -56,17 +57,29 @@ def _choose(arguments: argparse.Namespace) -> None:
         "Written by `python -m tests.tiers choose`: tests that only `pytest --all` runs, since others cover the same "
         "lines, choices, models, commands and bad files, and they take long."
     )
-    HELD_BACK.write_text(written(choice, about), "utf-8")
+    HELD_BACK.write_text(written(choice.held_back, about), "utf-8")
     print(
         f"default {len(choice.default)} tests, {choice.seconds:.0f} s on one core, of which {choice.covering} cover "
         f"everything; held back {len(choice.held_back)}; all {choice.all_seconds:.0f} s"
     )
 
 
+def _add(arguments: argparse.Namespace) -> None:
+    held_back, about = _held_back()
+    added = promoted(read(arguments.folder), frozenset(held_back), arguments.seconds)
+    HELD_BACK.write_text(written((test for test in held_back if test not in {*added}), about), "utf-8")
+    print(f"{len(added)} tests run by default that were held back")
+
+
+def _held_back() -> tuple[list[str], str]:
+    """The tests that are held back, and what their file says of itself."""
+    file = json.loads(HELD_BACK.read_text("utf-8"))
+    return [f"{path}::{name}" for path, names in file["tests"].items() for name in names], file["about"]
+
+
 def _mutate(arguments: argparse.Namespace) -> None:
     records = read(arguments.folder)
-    by_file = json.loads(HELD_BACK.read_text("utf-8"))["tests"]
-    held_back = frozenset(f"{file}::{name}" for file, names in by_file.items() for name in names)
+    held_back = frozenset(_held_back()[0])
     outcomes, killed = [], []
     for mutation in drawn(records, arguments.seed, arguments.rooms):
         outcome = tried(mutation, records, held_back)

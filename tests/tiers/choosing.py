@@ -1,15 +1,18 @@
-"""Which tests run by default: a covering set, then whatever is cheap, up to a time."""
+"""Which tests run by default: a covering set, those that look closest at a line, then the cheapest, up to a time."""
 
 from __future__ import annotations
 
 import heapq
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tests.tiers.records import Recorded, Records
+from tests.tiers.records import Place, Recorded, Records
 
+NEAR = 3
+"""So many tests, of different functions, count as those that look closest at a line."""
 _BAD_FILE = re.compile(r"^tests/(?:errors|bad)/|bad")
 
 
@@ -25,12 +28,15 @@ class Choice:
 
 
 def choose(records: Records, seconds: float) -> Choice:
-    """A set that covers every line, choice, model, command and bad file, then the cheapest others up to `seconds`."""
+    """A set that covers every line, choice, model, command and bad file, then others up to `seconds`: those that look
+    closest at a line, since a test that only runs a line may not see a mistake in it, and the cheapest.
+    """
     needs = _needs(records)
     chosen, paid = _covering(records, needs)
     covering = len(chosen)
     spent = sum(records.tests[index].seconds for index in chosen) + sum(records.fixtures[name] for name in paid)
-    for index in sorted(range(len(records.tests)), key=lambda index: records.tests[index].seconds):
+    cheapest = sorted(range(len(records.tests)), key=lambda index: records.tests[index].seconds)
+    for index in (*_closest(records, paid), *cheapest):
         test = records.tests[index]
         price = _price(records, test, paid)
         if index not in chosen and spent + price <= seconds:
@@ -42,6 +48,37 @@ def choose(records: Records, seconds: float) -> Choice:
         names[index not in chosen].append(test.test)
     whole = sum(test.seconds for test in records.tests) + sum(records.fixtures.values())
     return Choice(tuple(sorted(names[0])), tuple(sorted(names[1])), covering, spent, whole)
+
+
+def promoted(records: Records, held_back: Collection[str], seconds: float) -> list[str]:
+    """The tests of a record, held back until now, that look closest at a line, for up to `seconds`."""
+    tests, spent = [], 0.0
+    paid = {name for test in records.tests if test.test not in held_back for name in _timed(records, test)}
+    for index in _closest(records, paid):
+        test = records.tests[index]
+        price = _price(records, test, paid)
+        if test.test in held_back and spent + price <= seconds:
+            tests.append(test.test)
+            paid.update(_timed(records, test))
+            spent += price
+    return tests
+
+
+def _closest(records: Records, paid: set[str]) -> Iterator[int]:
+    """Tests that look closest at some line, that is, run fewest lines of those that run it; those first that do so for
+    most lines in their time.
+    """
+    lines = [records.of(test) for test in records.tests]
+    order = sorted(range(len(lines)), key=lambda index: (len(lines[index]), records.tests[index].seconds))
+    functions: dict[Place, set[str]] = defaultdict(set)
+    count: dict[int, int] = defaultdict(int)
+    for index in order:
+        function = records.tests[index].test.partition("[")[0]
+        for place in lines[index]:
+            if len(functions[place]) < NEAR and function not in functions[place]:
+                functions[place].add(function)
+                count[index] += 1
+    yield from sorted(count, key=lambda index: -count[index] / (_price(records, records.tests[index], paid) + 1e-3))
 
 
 def _needs(records: Records) -> list[frozenset[int]]:
@@ -91,10 +128,10 @@ def _timed(records: Records, test: Recorded) -> list[str]:
     return [name for name in test.fixtures if name in records.fixtures]
 
 
-def written(choice: Choice, about: str) -> str:
+def written(held_back: Iterable[str], about: str) -> str:
     """The file of the tests that are held back: by file, the tests of it."""
     by_file: dict[str, list[str]] = {}
-    for test in choice.held_back:
+    for test in held_back:
         file, _, name = test.partition("::")
         by_file.setdefault(file, []).append(name)
     return json.dumps({"about": about, "tests": by_file}, indent=1, ensure_ascii=False) + "\n"

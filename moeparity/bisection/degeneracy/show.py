@@ -9,7 +9,7 @@ from moeparity.bisection.data import ReportData
 from moeparity.bisection.degeneracy.data import Degeneracy
 from moeparity.errors import counted
 from moeparity.metrics.verdict import Verdict
-from moeparity.output.blocks import Lines, Styled, lines
+from moeparity.output.blocks import Lines, warnings
 from moeparity.output.words import few
 
 _NAMED = 3
@@ -49,6 +49,6 @@ def sound(verdict: Verdict, degeneracy: Degeneracy) -> Verdict:
 def show(report: ReportData) -> Iterator[Lines]:
     """The warnings; nothing if all is well."""
     again = repeated(report.degeneracy)
-    sentences = [*([again] if again else []), *(f"Degenerate: {reason}." for reason in reasons(report.degeneracy))]
-    if sentences:
-        yield lines(*(Styled(f"warning: {sentence}", "yellow") for sentence in sentences))
+    yield from warnings(
+        [*([again] if again else []), *(f"Degenerate: {reason}." for reason in reasons(report.degeneracy))]
+    )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from moeparity.bisection.data import ReportData
 from moeparity.bisection.determinism.data import NotDeterministic
-from moeparity.output.blocks import Lines, Styled, lines
+from moeparity.output.blocks import Lines, warnings
 from moeparity.output.words import quantity
 from moeparity.plan.address import pattern
 
@@ -28,4 +28,4 @@ def determinism_reading(entries: Sequence[NotDeterministic]) -> Iterator[str]:
 def show(report: ReportData) -> Iterator[Lines]:
     """A warning for each function."""
     for sentence in determinism_reading(report.not_deterministic):
-        yield lines(Styled(f"warning: {sentence}", "yellow"))
+        yield from warnings([sentence])

@@ -27,6 +27,7 @@ from moeparity.output.blocks import (
     names,
     notes,
     stacked,
+    warnings,
 )
 from moeparity.output.figures import Line, Series
 from moeparity.output.status import STYLE, state_of, status, unit
@@ -46,9 +47,7 @@ def _blocks(sweep: Sweep) -> Iterator[Block]:
     reports = [point.report for point in sweep.points if point.report is not None]
     yield Status(state_of(sweep.exit_code), _status(sweep))
     yield _head(sweep, reports)
-    warnings = dict.fromkeys(warning for report in reports for warning in report.warnings)
-    if warnings:
-        yield lines(*(Styled(f"warning: {sentence}", "yellow") for sentence in warnings))
+    yield from warnings(dict.fromkeys(warning for report in reports for warning in report.warnings))
     yield group("", lines(""), _table(sweep), lines("") if reports else None)
     sides = Counter(record.side for report in reports for record in report.records if record.contradicts)
     for side, count in sides.items():

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 
 from moeparity.bisection.data import ReportData
 from moeparity.bisection.tokens.data import ClassMetrics
-from moeparity.output.blocks import Group, Lines, Styled, Table, columns, group, lines, table
+from moeparity.output.blocks import Group, Lines, Table, columns, group, table, warnings
 from moeparity.output.words import percent
 
 
 def show_warnings(report: ReportData) -> Iterator[Lines]:
     """What is to be known before anything else."""
-    if report.warnings:
-        yield lines(*(Styled(f"warning: {sentence}", "yellow") for sentence in report.warnings))
+    yield from warnings(report.warnings)
 
 
 def show_classes(report: ReportData) -> Iterator[Group]:

@@ -162,13 +162,15 @@ LOGISTIC = Attribute(
     name="logistic",
     kind="form",
     default=NATIVE,
-    values=(NATIVE, "exp", "cuda", "cuda_fast", "u20"),
-    sources={"u20": Evidence("read", "vLLM 0.33.0, csrc/cpu/cpu_fused_moe_activations.hpp, silu_and_mul")},
+    values=(NATIVE, "exp", "cuda", "cuda_fast", "u20", "libm"),
+    sources=dict.fromkeys(
+        ("u20", "libm"), Evidence("read", "vLLM 0.33.0, csrc/cpu/cpu_fused_moe_activations.hpp, silu_and_mul")
+    ),
     says="sigmoid, also within silu: torch's own kernel, which on CPU gives some fp32 numbers another last bit at the "
     "end of a call than within it; or 1 / (1 + exp(-x)), silu x / (1 + exp(-x)), each step rounded, with torch's exp, "
     "CUDA's, or CUDA's with -use_fast_math, whose approximate instructions are taken to be correctly rounded; or with "
-    "torch's exp_u20 for CPUs, of which silu is x * (1 / (1 + exp(-x))) (vLLM 0.33.0, csrc/cpu/"
-    "cpu_fused_moe_activations.hpp, silu_and_mul, with AVX-512)",
+    "torch's exp_u20 for CPUs or the C library's expf, of which silu is x * (1 / (1 + exp(-x))) (vLLM 0.33.0, csrc/cpu/"
+    "cpu_fused_moe_activations.hpp, silu_and_mul: with AVX-512, and without)",
 )
 """How an op computes a sigmoid."""
 

@@ -1,4 +1,4 @@
-"""sigmoid and silu by torch's quick exp, as vLLM's experts on CPUs have them, against one number at a time."""
+"""sigmoid and silu as vLLM's experts on CPUs have them, by torch's quick exp or the C library's, number by number."""
 
 from __future__ import annotations
 
@@ -13,17 +13,23 @@ from tests.ops.plain import BF16, FP32
 from tests.ops.scalar import F32
 
 
-def share(x: np.float32) -> np.float32:
+EXPONENTIALS = {"u20": cpu_scalar.exp_u20, "libm": cpu_scalar.expf}
+
+
+def share(x: np.float32, form: str) -> np.float32:
     """1 / (1 + exp(-x)), each step rounded."""
-    return F32(1) / (F32(1) + cpu_scalar.exp_u20(-x))
+    return F32(1) / (F32(1) + EXPONENTIALS[form](-x))
 
 
+@pytest.mark.parametrize("form", EXPONENTIALS)
 @pytest.mark.parametrize("dtype", [BF16, FP32])
-def test_values(dtype: torch.dtype) -> None:
+def test_values(dtype: torch.dtype, form: str) -> None:
     x = (torch.randn(500, generator=torch.Generator().manual_seed(0)) * 12).to(dtype)
     numbers = x.float().numpy()
-    assert same_bits(sigmoid(x, "u20"), torch.tensor(np.array([share(value) for value in numbers])))
-    assert same_bits(silu(x, "u20"), torch.tensor(np.array([value * share(value) for value in numbers])))
+    shares = [share(value, form) for value in numbers]
+    assert same_bits(sigmoid(x, form), torch.tensor(np.array(shares)))
+    products = [value * part for value, part in zip(numbers, shares, strict=True)]
+    assert same_bits(silu(x, form), torch.tensor(np.array(products)))
 
 
 def test_it_is_another_function_than_the_exact_one() -> None:

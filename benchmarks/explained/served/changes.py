@@ -6,63 +6,19 @@ A change is handed the tensors, the fields of config.json, and the generator of 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from random import Random
-from typing import Any
 
 import torch
 from torch import Tensor
 
-Tensors = dict[str, Tensor]
-Config = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planted:
-    """Where a fault shows, as selectors of nodes, and the words for it: each of `words` is one right answer, as texts
-    that all stand in it; none where no file describes it. `settings`: what a patch in the server was drawn.
-    """
-
-    nodes: tuple[str, ...]
-    words: tuple[tuple[str, ...], ...] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(slots=True, kw_only=True)
-class Loaded:
-    """What a server will load, to be changed in place, with the generator, and experts that tokens go to by layer."""
-
-    tensors: Tensors
-    config: Config
-    draw: Random
-    chosen: Mapping[int, list[int]]
-
-    def layer(self) -> int:
-        """Some layer."""
-        return self.draw.randrange(int(self.config["num_hidden_layers"]))
-
-    def expert(self, layer: int) -> int:
-        """An expert that some token goes to."""
-        return self.draw.choice(self.chosen[layer])
-
-    def expert_weight(self, layer: int, expert: int, part: str) -> Tensor:
-        """gate, up or down of an expert; what is written into it is in the checkpoint."""
-        names = {"gate": ("gate_proj", "w1"), "up": ("up_proj", "w3"), "down": ("down_proj", "w2")}[part]
-        block = "mlp" if f"model.layers.{layer}.mlp.gate.weight" in self.tensors else "block_sparse_moe"
-        name = names[0] if block == "mlp" else names[1]
-        return self.tensors[f"model.layers.{layer}.{block}.experts.{expert}.{name}.weight"]
-
-    def of(self, layer: int, name: str) -> Tensor:
-        """A weight of a layer."""
-        return self.tensors[f"model.layers.{layer}.{name}"]
-
+from benchmarks.explained.served.loaded import Loaded, Planted
 
 Change = Callable[[Loaded], Planted]
 PARTS = ("gate", "up", "down")
 
 
-def _fault(node: str, name: str) -> Planted:
-    return Planted(nodes=(node,), words=((f"fault={name}",),))
+def _at(*nodes: str) -> Planted:
+    return Planted(nodes=nodes)
 
 
 def _combine(layer: int) -> str:
@@ -88,7 +44,7 @@ def experts_exchanged(of: Loaded) -> Planted:
     b = of.draw.choice([e for e in of.chosen[layer] if e != a])
     for part in PARTS:
         _swap(of.expert_weight(layer, a, part), of.expert_weight(layer, b, part))
-    return _fault(_combine(layer), "experts-permuted")
+    return _at(_combine(layer))
 
 
 def down_exchanged(of: Loaded) -> Planted:
@@ -97,17 +53,17 @@ def down_exchanged(of: Loaded) -> Planted:
     a = of.expert(layer)
     b = of.draw.choice([e for e in of.chosen[layer] if e != a])
     _swap(of.expert_weight(layer, a, "down"), of.expert_weight(layer, b, "down"))
-    return Planted(nodes=(_combine(layer),), words=((f"expert={a}, other={b}", f"expert={b}, other={a}", "part=down"),))
+    return Planted(nodes=(_combine(layer),))
 
 
 def experts_turned(of: Loaded) -> Planted:
     """All experts stand one place further on, as after another placement."""
-    layer, count = of.layer(), int(of.config.get("num_experts", of.config.get("num_local_experts", 0)))
+    layer, count = of.layer(), of.experts
     for part in PARTS:
         rows = [of.expert_weight(layer, expert, part).clone() for expert in range(count)]
         for expert in range(count):
             of.expert_weight(layer, expert, part).copy_(rows[expert - 1])
-    return _fault(_combine(layer), "experts-permuted")
+    return _at(_combine(layer))
 
 
 def another_expert(of: Loaded) -> Planted:
@@ -117,7 +73,7 @@ def another_expert(of: Loaded) -> Planted:
     b = of.draw.choice([e for e in of.chosen[layer] if e != a])
     for part in PARTS:
         of.expert_weight(layer, a, part).copy_(of.expert_weight(layer, b, part))
-    return Planted(nodes=(_combine(layer),), words=((f"fault=expert-of-another-expert(expert={a}, other={b})",),))
+    return Planted(nodes=(_combine(layer),))
 
 
 def expert_zeroed(of: Loaded) -> Planted:
@@ -126,7 +82,7 @@ def expert_zeroed(of: Loaded) -> Planted:
     expert = of.expert(layer)
     for part in PARTS:
         of.expert_weight(layer, expert, part).zero_()
-    return Planted(nodes=(_combine(layer),), words=((f"fault=expert-zeroed(expert={expert})",),))
+    return Planted(nodes=(_combine(layer),))
 
 
 def expert_scaled(of: Loaded) -> Planted:
@@ -134,15 +90,15 @@ def expert_scaled(of: Loaded) -> Planted:
     layer = of.layer()
     expert, factor = of.expert(layer), of.draw.choice([0.5, 1.25, 1.75])
     of.expert_weight(layer, expert, "down").mul_(factor)
-    return Planted(nodes=(_combine(layer),), words=(("fault=expert-scaled", f"expert={expert}"),))
+    return Planted(nodes=(_combine(layer),))
 
 
 def gate_and_up(of: Loaded) -> Planted:
     """Gate and up of all experts are exchanged."""
-    layer, count = of.layer(), int(of.config.get("num_experts", of.config.get("num_local_experts", 0)))
+    layer, count = of.layer(), of.experts
     for expert in range(count):
         _swap(of.expert_weight(layer, expert, "gate"), of.expert_weight(layer, expert, "up"))
-    return _fault(_combine(layer), "gate-and-up-exchanged")
+    return _at(_combine(layer))
 
 
 def gate_and_up_of_one(of: Loaded) -> Planted:
@@ -150,17 +106,17 @@ def gate_and_up_of_one(of: Loaded) -> Planted:
     layer = of.layer()
     expert = of.expert(layer)
     _swap(of.expert_weight(layer, expert, "gate"), of.expert_weight(layer, expert, "up"))
-    return Planted(nodes=(_combine(layer),), words=((f"fault=expert-gate-and-up-exchanged(expert={expert})",),))
+    return Planted(nodes=(_combine(layer),))
 
 
 def experts_of_another_layer(of: Loaded) -> Planted:
     """All experts of a layer are those of another."""
-    layer, count = of.layer(), int(of.config.get("num_experts", of.config.get("num_local_experts", 0)))
+    layer, count = of.layer(), of.experts
     neighbour = (layer + 1) % int(of.config["num_hidden_layers"])
     for expert in range(count):
         for part in PARTS:
             of.expert_weight(layer, expert, part).copy_(of.expert_weight(neighbour, expert, part))
-    return Planted(nodes=(_combine(layer),), words=((f"fault=weights-of-another-layer(layer={neighbour})",),))
+    return Planted(nodes=(_combine(layer),))
 
 
 def stale_expert(of: Loaded) -> Planted:
@@ -169,55 +125,55 @@ def stale_expert(of: Loaded) -> Planted:
     expert = of.expert(layer)
     for part in PARTS:
         _noise(of.expert_weight(layer, expert, part), of.draw)
-    return Planted(nodes=(_combine(layer),), words=(("fault=expert-of-another-checkpoint", f"expert={expert}"),))
+    return Planted(nodes=(_combine(layer),))
 
 
 def stale_experts(of: Loaded) -> Planted:
     """All experts of a layer are of the step before."""
-    layer, count = of.layer(), int(of.config.get("num_experts", of.config.get("num_local_experts", 0)))
+    layer, count = of.layer(), of.experts
     for expert in range(count):
         for part in PARTS:
             _noise(of.expert_weight(layer, expert, part), of.draw)
-    return _fault(_combine(layer), "weights-of-another-checkpoint")
+    return _at(_combine(layer))
 
 
 def stale_router(of: Loaded) -> Planted:
     """A router is of the step before."""
     layer = of.layer()
     _noise(of.of(layer, "mlp.gate.weight"), of.draw)
-    return _fault(f"layers[{layer}].moe.gate", "weights-of-another-checkpoint")
+    return _at(f"layers[{layer}].moe.gate")
 
 
 def stale_head(of: Loaded) -> Planted:
     """The head is of the step before."""
     _noise(of.tensors["lm_head.weight"], of.draw)
-    return _fault("lm_head", "weights-of-another-checkpoint")
+    return _at("lm_head")
 
 
 def stale_embedding(of: Loaded) -> Planted:
     """The embedding is of the step before."""
     _noise(of.tensors["model.embed_tokens.weight"], of.draw)
-    return _fault("embed", "weights-of-another-checkpoint")
+    return _at("embed")
 
 
 def tied_head(of: Loaded) -> Planted:
     """The embedding stands in the head's place."""
     of.tensors["lm_head.weight"].copy_(of.tensors["model.embed_tokens.weight"])
-    return _fault("lm_head", "head-tied")
+    return _at("lm_head")
 
 
 def zeroed_keys(of: Loaded) -> Planted:
     """Keys were never loaded."""
     layer = of.layer()
     of.of(layer, "self_attn.k_proj.weight").zero_()
-    return _fault(f"layers[{layer}].attention.k_proj", "weights-zeroed")
+    return _at(f"layers[{layer}].attention.k_proj")
 
 
 def scaled_values(of: Loaded) -> Planted:
     """Values are projected with weights that were scaled once too often."""
     layer = of.layer()
     of.of(layer, "self_attn.v_proj.weight").mul_(of.draw.choice([0.5, 0.75, 2.0]))
-    return _fault(f"layers[{layer}].attention.v_proj", "weights-scaled")
+    return _at(f"layers[{layer}].attention.v_proj")
 
 
 def projection_of_another_layer(of: Loaded) -> Planted:
@@ -225,7 +181,7 @@ def projection_of_another_layer(of: Loaded) -> Planted:
     layer = of.layer()
     neighbour = (layer + 1) % int(of.config["num_hidden_layers"])
     of.of(layer, "self_attn.o_proj.weight").copy_(of.of(neighbour, "self_attn.o_proj.weight"))
-    return _fault(f"layers[{layer}].attention.o_proj", "weights-of-another-layer")
+    return _at(f"layers[{layer}].attention.o_proj")
 
 
 def norm_of_another_layer(of: Loaded) -> Planted:
@@ -233,20 +189,20 @@ def norm_of_another_layer(of: Loaded) -> Planted:
     layer = of.layer()
     neighbour = (layer + 1) % int(of.config["num_hidden_layers"])
     of.of(layer, "post_attention_layernorm.weight").copy_(of.of(neighbour, "post_attention_layernorm.weight"))
-    return _fault(f"layers[{layer}].moe.norm", "weights-of-another-layer")
+    return _at(f"layers[{layer}].moe.norm")
 
 
 def key_norm_of_ones(of: Loaded) -> Planted:
     """The norm of keys has lost its weight."""
     layer = of.layer()
     of.of(layer, "self_attn.k_norm.weight").fill_(1)
-    return _fault(f"layers[{layer}].attention.k_norm", "norm-weight-missing")
+    return _at(f"layers[{layer}].attention.k_norm")
 
 
 def final_norm_of_ones(of: Loaded) -> Planted:
     """The final norm has lost its weight."""
     of.tensors["model.norm.weight"].fill_(1)
-    return _fault("norm", "norm-weight-missing")
+    return _at("norm")
 
 
 def interleaved_queries(of: Loaded) -> Planted:
@@ -278,14 +234,14 @@ def other_theta(of: Loaded) -> Planted:
     """Positions are rotated with another base."""
     rope = of.config.get("rope_parameters") or of.config
     rope["rope_theta"] = of.draw.choice([5e3, 5e5])
-    return Planted(nodes=("layers[*].attention.rope", "rotary"), words=(("fault=rope-base",), ("rope_theta=",)))
+    return Planted(nodes=("layers[*].attention.rope", "rotary"))
 
 
 def other_renormalisation(of: Loaded) -> Planted:
     """Routing weights are not renormalised."""
     of.config["norm_topk_prob"] = not of.config["norm_topk_prob"]
     nodes = ("layers[*].moe.router", "layers[*].moe.combine")
-    return Planted(nodes=nodes, words=(("fault=renormalisation",),))
+    return Planted(nodes=nodes)
 
 
 def fewer_experts(of: Loaded) -> Planted:
@@ -293,28 +249,28 @@ def fewer_experts(of: Loaded) -> Planted:
     before = int(of.config["num_experts_per_tok"])
     of.config["num_experts_per_tok"] = before - 1
     nodes = ("layers[*].moe.router", "layers[*].moe.combine")
-    return Planted(nodes=nodes, words=((f"{before - 1} experts a token where the checkpoint says {before}",),))
+    return Planted(nodes=nodes)
 
 
 def other_eps(of: Loaded) -> Planted:
     """All norms have another eps."""
     of.config["rms_norm_eps"] = of.draw.choice([3e-3, 0.02, 7e-2])
     nodes = ("layers[*].*.norm", "norm", "layers[*].attention.q_norm", "layers[*].attention.k_norm")
-    return Planted(nodes=nodes, words=(("eps=",), ("fault=norm-eps",)))
+    return Planted(nodes=nodes)
 
 
 def other_window(of: Loaded) -> Planted:
     """Layers with a window have another."""
     before = int(of.config["sliding_window"])
     of.config["sliding_window"] = before // 2
-    return Planted(nodes=("layers[*].attention.attend",), words=(("fault=window",), ("window=",)))
+    return Planted(nodes=("layers[*].attention.attend",))
 
 
 def query_bias_left_out(of: Loaded) -> Planted:
     """A loader has dropped a bias."""
     layer = of.layer()
     of.of(layer, "self_attn.q_proj.bias").zero_()
-    return _fault(f"layers[{layer}].attention.q_proj", "bias-missing")
+    return _at(f"layers[{layer}].attention.q_proj")
 
 
 def sinks_of_another_layer(of: Loaded) -> Planted:
@@ -322,7 +278,7 @@ def sinks_of_another_layer(of: Loaded) -> Planted:
     layer = of.layer()
     neighbour = (layer + 1) % int(of.config["num_hidden_layers"])
     of.of(layer, "self_attn.sinks").copy_(of.of(neighbour, "self_attn.sinks"))
-    return _fault(f"layers[{layer}].attention.attend", "weights-of-another-layer")
+    return _at(f"layers[{layer}].attention.attend")
 
 
 def expert_bias_zeroed(of: Loaded) -> Planted:

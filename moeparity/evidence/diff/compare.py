@@ -192,8 +192,8 @@ class Comparer:
             return in_shapes(value_a, value_b)
         at = shared.a[shown], shared.b[shown]
         left, right = (
-            of_token[torch.searchsorted(own.unique(), places)]
-            for of_token, own, places in zip((first, second), rows, at, strict=True)
+            of_token[torch.searchsorted(tokens_of_rows.unique(), places)]
+            for of_token, tokens_of_rows, places in zip((first, second), rows, at, strict=True)
         )
         tokens = at[0].unsqueeze(-1).expand(left.shape)
         return left.reshape(-1), right.reshape(-1), tokens.reshape(-1)

@@ -27,9 +27,9 @@ _POLYNOMIAL = (
     0.5,
 )
 _UNDERFLOW = -104.0
-CUDA_FAST, U20 = "cuda_fast", "u20"
-"""The forms of CUDA's functions under -use_fast_math, which also flushes subnormal numbers to zero, and of torch's
-exp_u20 for AVX-512."""
+CUDA_FAST, U20, LIBM = "cuda_fast", "u20", "libm"
+"""The forms of CUDA's functions under -use_fast_math, which also flushes subnormal numbers to zero, of torch's exp_u20
+for AVX-512, and of the C library's expf."""
 
 
 def exp(x: torch.Tensor) -> torch.Tensor:
@@ -81,10 +81,12 @@ def sigmoid(x: torch.Tensor, form: str, apply: Apply = call) -> torch.Tensor:
 
 
 def silu(x: torch.Tensor, form: str, apply: Apply = call) -> torch.Tensor:
-    """silu by `form`: torch's own; x times the written sigmoid (`u20`); or x / (1 + exp(-x)), each step rounded."""
+    """silu by `form`: torch's own; x times the written sigmoid (`u20`, `libm`); or x / (1 + exp(-x)), each step
+    rounded.
+    """
     if form == NATIVE:
         return apply(F.silu, x)
-    if form == U20:
+    if form in (U20, LIBM):
         return wide(x) * sigmoid(x, form)
     divide = cuda.fast_divide if form == CUDA_FAST and wide(x).dtype == torch.float32 else torch.div
     return divide(wide(x), 1 + _exp(-wide(x), form))
@@ -92,7 +94,7 @@ def silu(x: torch.Tensor, form: str, apply: Apply = call) -> torch.Tensor:
 
 def _exp(x: torch.Tensor, form: str) -> torch.Tensor:
     """exp in the form that `logistic` names; for fp64 it is torch's."""
-    functions = {"cuda": cuda.expf, CUDA_FAST: cuda.fast_expf, U20: cpu.exp_u20}
+    functions = {"cuda": cuda.expf, CUDA_FAST: cuda.fast_expf, U20: cpu.exp_u20, LIBM: cpu.expf}
     return functions.get(form, torch.exp)(x) if x.dtype == torch.float32 else torch.exp(x)
 
 

@@ -190,12 +190,9 @@ class Comparer:
         first, second = _rows_by_token(rows[0]), _rows_by_token(rows[1])
         if first.shape[1] != second.shape[1]:
             return in_shapes(value_a, value_b)
-        at = shared.a[shown], shared.b[shown]
-        left, right = (
-            of_token[torch.searchsorted(tokens_of_rows.unique(), places)]
-            for of_token, tokens_of_rows, places in zip((first, second), rows, at, strict=True)
-        )
-        tokens = at[0].unsqueeze(-1).expand(left.shape)
+        left = first[torch.searchsorted(_tokens(rows[0]), shared.a[shown])]
+        right = second[torch.searchsorted(_tokens(rows[1]), shared.b[shown])]
+        tokens = shared.a[shown].unsqueeze(-1).expand(left.shape)
         return left.reshape(-1), right.reshape(-1), tokens.reshape(-1)
 
     def _of_two_dtypes(self, a: int, b: int) -> Comparison:
@@ -258,4 +255,10 @@ def _row_count(x: Tensor) -> int:
 
 def _rows_by_token(tokens: Tensor) -> Tensor:
     """The rows of each token that has some, [tokens, rows of each], in their order."""
-    return torch.argsort(tokens, stable=True).reshape(len(tokens.unique()), -1)
+    return torch.argsort(tokens, stable=True).reshape(len(_tokens(tokens)), -1)
+
+
+def _tokens(of_rows: Tensor) -> Tensor:
+    """The tokens that rows are of, each once, ascending."""
+    tokens: Tensor = of_rows.unique()  # type: ignore[no-untyped-call]
+    return tokens

@@ -60,7 +60,7 @@ def test_every_bit_of_attention_is_explained(
 @pytest.mark.parametrize("at_left", [True, False])
 def test_where_positions_begin_is_seen(qwen3_moe: Path, tmp_path: Path, at_left: bool) -> None:
     """transformers counts from the first column where nobody says otherwise."""
-    (node,) = explained(qwen3_moe, tmp_path, at_left=at_left, nodes=("rotary",)).nodes
+    (node,) = explained(qwen3_moe, tmp_path, at_left=at_left, nodes="rotary").nodes
     assert node.as_started
 
 

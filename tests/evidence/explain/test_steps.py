@@ -184,7 +184,7 @@ def test_of_keys_that_one_step_left_wrong_later_steps_are_innocent(
         trace=trace_of(qwen3_moe, tmp_path, patch=patch),
         checkpoint=qwen3_moe,
         map_name=str(tmp_path / "own.yaml"),
-        nodes=ATTEND,
+        nodes=(ATTEND,),
     )
     result = explain_trace(request)
     (node,) = otherwise(result)

@@ -55,9 +55,14 @@ class TowardZero:
     dtype: torch.dtype
 
 
+def stored_name(name: str) -> str:
+    """The dtype of what a rounding site leaves, by name: `bf16_rz` -> `bf16`."""
+    return name.removesuffix("_rz")
+
+
 def site_dtype(name: str) -> torch.dtype | TowardZero:
     """The value of a rounding site as kernels take it: `bf16` -> `torch.bfloat16`, `bf16_rz` -> `TowardZero` of it."""
-    return TowardZero(torch_dtype(name.removesuffix("_rz"))) if name in CUT_NAMES else torch_dtype(name)
+    return TowardZero(torch_dtype(stored_name(name))) if name in CUT_NAMES else torch_dtype(name)
 
 
 def name_of(dtype: torch.dtype | str) -> str | None:

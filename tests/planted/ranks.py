@@ -119,7 +119,7 @@ def _for_collective(name: str, node: Node, graph: Graph) -> dict[str, Value]:
     row_name = SELECTIONS[name].rows[-1][1] if name in SELECTIONS else name
     collective = COLLECTIVES.get(row_name)
     worlds, dtypes = (collective.worlds, collective.dtypes) if collective else ((), CHECKPOINT_NAMES)
-    ranks = next(n for n in (RANKS, 8, 16, 3) if not worlds or n in worlds)
+    ranks = next(n for n in (RANKS, 8, 16, 3, 2) if not worlds or n in worlds)
     dtype = "bf16" if "bf16" in dtypes else dtypes[0]
     choices: dict[str, Value] = {"order": "reverse", "accumulate": dtype, "output": dtype}
     choices["sequence"] = "scattered" if collective and collective.scatters else "whole"

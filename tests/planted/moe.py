@@ -67,6 +67,7 @@ WITHOUT_EFFECT = {
     "rms_norm:sm_count=16": "96 elements are 12 threads, one cluster on any GPU; tests/ops has wider ones",
     f"rms_norm:tensor={RANKS}": "96 elements are 12 threads, one cluster for any number of rows; see tests/ops",
     "router:correction=fp64": "the bias is fp32",
+    "all_reduce:collective=vllm.cpu_shm": "it runs on two ranks, whose sum in fp32 is one; see tests/real",
     "router:choice=fp64": "no two biased scores lie so near that fp32 does not tell them apart",
     **{
         f"add:{value}": "no kernel is fused in the profile it is planted in; see tests/plan/test_pipeline.py"

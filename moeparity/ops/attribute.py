@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from moeparity.errors import SpecError
 from moeparity.numerics.collectives.declaration import Evidence
@@ -158,19 +158,21 @@ def sum_order(
     )
 
 
+_SILU_AND_MUL: Final = "vLLM 0.33.0, csrc/cpu/cpu_fused_moe_activations.hpp, silu_and_mul"
 LOGISTIC = Attribute(
     name="logistic",
     kind="form",
     default=NATIVE,
     values=(NATIVE, "exp", "cuda", "cuda_fast", "u20", "libm"),
-    sources=dict.fromkeys(
-        ("u20", "libm"), Evidence("read", "vLLM 0.33.0, csrc/cpu/cpu_fused_moe_activations.hpp, silu_and_mul")
-    ),
+    sources={
+        "u20": Evidence("read", _SILU_AND_MUL),
+        "libm": Evidence("inferred", f"{_SILU_AND_MUL}; that its exp is the C library's without AVX-512, by its bits"),
+    },
     says="sigmoid, also within silu: torch's own kernel, which on CPU gives some fp32 numbers another last bit at the "
     "end of a call than within it; or 1 / (1 + exp(-x)), silu x / (1 + exp(-x)), each step rounded, with torch's exp, "
     "CUDA's, or CUDA's with -use_fast_math, whose approximate instructions are taken to be correctly rounded; or with "
-    "torch's exp_u20 for CPUs or the C library's expf, of which silu is x * (1 / (1 + exp(-x))) (vLLM 0.33.0, csrc/cpu/"
-    "cpu_fused_moe_activations.hpp, silu_and_mul: with AVX-512, and without)",
+    f"torch's exp_u20 for CPUs or the C library's expf, of which silu is x * (1 / (1 + exp(-x))) ({_SILU_AND_MUL}: "
+    "with AVX-512, and without)",
 )
 """How an op computes a sigmoid."""
 

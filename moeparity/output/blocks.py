@@ -198,8 +198,8 @@ def names(rows: Iterable[tuple[Cell, ...]]) -> Table:
 def columns(
     *titles: str, first: str = "", last: str = "", words: Collection[str] = (), optional: Sequence[str] = ()
 ) -> tuple[Column, ...]:
-    """Columns of numbers; those in `words` are of single words. `first` and `last` are columns of names at either
-    end.
+    """Columns with these titles, which hold numbers, or single words if `words` has their title. `first` and `last` are
+    the titles of columns of names before and behind them.
     """
     inner = [Column(title, "word" if title in words else "number", title in optional) for title in titles]
     return (*([Column(first, "name")] * bool(first)), *inner, *([Column(last, "name")] * bool(last)))

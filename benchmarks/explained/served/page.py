@@ -15,14 +15,14 @@ steps, half in others, so that rows are computed together with other rows.
 - *layer*: the first start lies in the fault's layer. *module*: and in the module that shows the fault's node.
 - *fails* of a run without a fault: `diff` says that values differ. In other steps GEMMs of other numbers of rows may
   give other bits by right; *outside* counts those of which it says that no order of the same sums explains them.
-- Of runs in other steps all begin at a value that no recorded op made (an fp32 copy in a norm, logits at a division):
-  `diff` takes it for a weight, and compares rows as they lie. That is wrong, and not mended.
+- In other steps other tokens are drawn, and few passes hold the same tokens: `diff` then ends inconclusive, with what
+  it could not compare.
 - No cause is named here: that is what `explain` does.
 
-In a first run the layer of 21 faults was named, and the module of 19. Where a fault had other tokens drawn behind a
-prompt, the prompt was compared with nothing. That was mended, and nine faults and all runs in other steps were compared
-again, with the
-same seed: so the figures of faults are not those of a seed drawn afterwards.
+In a first run the layer of 21 faults was named, the module of 19, and all 15 runs in other steps were accused. Prompts
+before other drawn tokens were compared with nothing, values that no recorded op made were taken for weights, and drawn
+tokens for values of the model. These were mended and all runs compared again, so the figures are not those of a seed
+drawn afterwards.
 """
 
 

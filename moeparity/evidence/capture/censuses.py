@@ -34,7 +34,8 @@ class _Root:
 
 
 class Censuses:
-    """Looks at what outermost modules hold behind their calls: an update is noticed by a sample of their parameters.
+    """Takes a census of each outermost module after its first call, and after a call that follows an update of its
+    weights. It notices an update by a sample of their bytes.
 
     `folder`: where the rank's trace is, None as long as there is none.
     """

@@ -27,9 +27,11 @@ _GRAPHS = frozenset({"CUDAGraph", "NPUGraph", "XPUGraph"})
 
 @dataclass(slots=True, eq=False)
 class HeldTensor:
-    """A tensor with the path that leads to it: for a weight its name (`layers.0.attn.kv_b_proj.weight`), for another
-    the way to it (`layers[0].attn.W_UV`). module: the name of the module on that way. holder, holder_path: the object
-    that holds it. others: further paths. twins: further names under which the same weight is registered.
+    """A tensor and how it is reached.
+
+    path: of a weight its registered name (`layers.0.attn.kv_b_proj.weight`), of another tensor the attributes that lead
+    to it (`layers[0].attn.W_UV`). module: the innermost module on the path. holder, holder_path: the object that has it
+    as an attribute or entry, and that object's path. others: further paths to it. twins: further names of a weight.
     """
 
     path: str

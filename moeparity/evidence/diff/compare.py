@@ -92,7 +92,10 @@ class Comparer:
     def _obstacle(self, value_a: Value, value_b: Value) -> str:
         if self.pair.obstacle and not self._are_weights(value_a, value_b):
             return self.pair.obstacle
+        is_other_work = self.pair.shared is not None and not self.pair.shared.alike
         for side, value in ((self.a, value_a), (self.b, value_b)):
+            if is_other_work and side.root_of(value.id) in side.drawn:
+                return "drawn at random, for other requests together"
             if value.id in side.apart:
                 return "a rank's part, which the layout does not put together"
             if value.label in {"unwritten", "partly"}:

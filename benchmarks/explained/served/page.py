@@ -38,7 +38,7 @@ def page(outcomes: Sequence[Outcome], where: str) -> str:
     layers, modules = (sum(each) for each in zip(*((f.layer_right, f.module_right) for f in faults), strict=True))
     parts = [
         "# A fault in a server, beside a good run",
-        f"Written by `python -m benchmarks.explained.served --out FILE`; {where}.",
+        f"Written by `python -m scripts.pages served-faults`; {where}.",
         READING.strip(),
         "\n".join(
             [

@@ -14,7 +14,7 @@ Checkpoint = Annotated[Path, typer.Option(help="The checkpoint folder that the p
 Profile = Annotated[str, typer.Option(help="The profile to begin with: its values are tried first.")]
 NodeOption = Annotated[
     list[str] | None,
-    typer.Option("--node", metavar="NODE", help="Nodes to explain, as in 'layers[*].moe.combine'; all that it shows."),
+    typer.Option("--node", help="Nodes to explain, as in 'layers[*].moe.combine'; may be repeated; all that it shows."),
 ]
 MapOption = Annotated[
     str | None, typer.Option("--map", help="Which module shows which node: a shipped map's name, or a YAML file.")

@@ -305,7 +305,7 @@ def test_the_command_prints_the_answer_and_ends_with_its_code(model: Model, defa
     [
         ({"trace": Path("nowhere")}, "no trace"),
         ({"rank": 3}, "it has no rank 3; expected one of 0 to 0"),
-        ({"nodes": "layers[1].moe.combin"}, "matches no node. Did you mean 'layers\\[1\\].moe.combine'"),
+        ({"nodes": ("layers[1].moe.combin",)}, "matches no node. Did you mean 'layers\\[1\\].moe.combine'"),
         ({"profile": "hf-eagre"}, "hf-eager"),
         ({"map_name": "transformer"}, "transformers"),
         ({"dtype": "bfloat"}, "expected one of"),

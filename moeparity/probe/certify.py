@@ -39,6 +39,7 @@ class Claim:
     text: as the user named it. order: written out, or the name of a launch rule, of which `sm_count` and `ranks` are
     arguments.
     product: the dtype to which products or squares are rounded before they are added; None if any will do.
+    cut: whether the sum's last bits are cut off where it is stored (`bf16_rz`); else it is rounded to nearest.
     """
 
     text: str
@@ -48,6 +49,7 @@ class Claim:
     collective: str | None = None
     sm_count: int = SM_COUNT
     ranks: int = 1
+    cut: bool = False
 
     def order_at(self, setup: Setup) -> Order:
         """The order over n leaves of a kernel launched for rows as in `setup`. Raises OrderError."""
@@ -143,7 +145,8 @@ def _sums(masks: Masks, setup: Setup, label: str, claim: Claim) -> Verdict:
     out = masks.sums(rows, first_factors)
     if any(equal(masks.sums(rows, first_factors), out) < SUMS for _ in range(PASSES)):
         raise NoTree(f"{SUMS} sums made again gave other bits")
-    scaled = [Way(order, claim.accumulate, after) for after in (AFTER if masks.scale != 1 else AFTER[:1])]
+    afters = AFTER if masks.scale != 1 else AFTER[:1]
+    scaled = [Way(order, claim.accumulate, after, cut=claim.cut) for after in afters]
     ways = [way for leaf in scaled for way in (by_product(leaf, claim.product) if masks.of.products else [leaf])]
     closest = max((way.sums(rows, first_factors, masks.output) for way in ways), key=lambda sums: equal(sums, out))
     equal_sums = equal(closest, out)
@@ -178,14 +181,12 @@ def _gives(masks: Masks, orders: Sequence[Order], claim: Claim, fits: Callable[[
     roundings.
     """
     for order, accumulate in product(dict.fromkeys(orders), dict.fromkeys((claim.accumulate, "fp32", "bf16", "fp16"))):
-        for written_order in (order, contracted(order) if masks.of.products else None, uncontracted(order)):
-            ways = [Way(written_order, accumulate, after) for after in AFTER] if written_order is not None else []
+        for written in (order, contracted(order) if masks.of.products else None, uncontracted(order)):
+            ways = [Way(written, accumulate, after, cut=claim.cut) for after in AFTER] if written is not None else []
             for way in (way for plain in ways for way in (by_product(plain) if masks.of.products else [plain])):
                 if fits(way):
                     narrow = f", products rounded to {way.product}" if way.product else ""
-                    return (
-                        f"{written_order}, additions rounded to {accumulate}{narrow}{' ' * bool(way.after)}{way.after}"
-                    )
+                    return f"{written}, additions rounded to {accumulate}{narrow}{' ' * bool(way.after)}{way.after}"
     return ""
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from moeparity.numerics.bits import int_view
-from moeparity.numerics.dtypes import torch_dtype
+from moeparity.numerics.dtypes import TowardZero, torch_dtype
 from moeparity.numerics.orders import Order, OrderError, parse
 from moeparity.numerics.rounding import product, rounded, working
 from moeparity.numerics.summation import sum_axis
@@ -48,12 +48,14 @@ class Way:
 
     product: the dtype to which each product is rounded before it is added; "" if it is added as the order says, rounded
     to fp32 or by an fma.
+    cut: whether the sum's last bits are cut off where it is stored; else it is rounded to nearest.
     """
 
     order: Order
     accumulate: str
     after: str = ""
     product: str = ""
+    cut: bool = False
 
     def sums(self, rows: torch.Tensor, factors: torch.Tensor | None, output: torch.dtype) -> torch.Tensor:
         """The sums of rows [P, n], times `factors` [n] if given -> [P], rounded to `output`."""
@@ -62,7 +64,7 @@ class Way:
             total = total.to(working(total.dtype))
             n = torch.tensor(rows.shape[-1], dtype=total.dtype)
             total = total / n if self.after == AFTER[1] else total * (1 / n)
-        return rounded(total, output)
+        return rounded(total, TowardZero(output) if self.cut else output)
 
     def total(self, x: torch.Tensor, times: torch.Tensor | None) -> torch.Tensor:
         """The sums of x [P, n], times `times` [P, n] if given -> [P]; without `after`."""

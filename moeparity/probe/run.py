@@ -10,7 +10,7 @@ import torch
 
 from moeparity.errors import MoeparityError, did_you_mean, listed
 from moeparity.numerics.collectives.registry import COLLECTIVES
-from moeparity.numerics.dtypes import CHECKPOINT_NAMES, FLOAT_NAMES, torch_dtype
+from moeparity.numerics.dtypes import CHECKPOINT_NAMES, CUT_NAMES, FLOAT_NAMES, torch_dtype
 from moeparity.numerics.orders import NATIVE, OrderError, parse
 from moeparity.ops.norm.launches import SM_COUNT
 from moeparity.ops.norm.reductions import RULES
@@ -183,6 +183,7 @@ def _claim_of_node(text: str, accumulate: str | None, node: Mapping[str, str]) -
         product=node.get("weighted", node.get("square", "")),
         sm_count=int(node.get("sm_count", SM_COUNT)),
         ranks=int(node.get("tensor", 1)),
+        cut=node.get("output") in CUT_NAMES,
     )
 
 

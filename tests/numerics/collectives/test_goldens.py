@@ -387,8 +387,22 @@ def sum_along(x: list[torch.Tensor], first: int, step: int) -> torch.Tensor:
 
 
 def test_every_collective_has_a_golden() -> None:
-    assert {golden[0].name for golden in GOLDENS} == set(COLLECTIVES)
+    of_two_ranks = {name for name, collective in COLLECTIVES.items() if collective.worlds == (2,)}
+    assert of_two_ranks == {"vllm.cpu_shm"}
+    assert {golden[0].name for golden in GOLDENS} == set(COLLECTIVES) - of_two_ranks
     assert all(golden[1] >= 3 for golden in GOLDENS)
+
+
+@pytest.mark.parametrize("dtype", [FP32, BF16, FP16])
+def test_two_ranks_have_one_sum(dtype: torch.dtype) -> None:
+    """What a collective of two ranks only has for an association; three ranks are refused."""
+    first, second = torch.randn(2, 57).to(dtype)
+    expected = (first.float() + second.float()).to(dtype)
+    assert not same_bits(expected, first)
+    assert same_bits(run(engines.VLLM_CPU_SHM, [first, second]), expected)
+    assert same_bits(run(engines.VLLM_CPU_SHM, [second, first]), expected)
+    with pytest.raises(ValueError, match="2"):
+        all_reduce(engines.VLLM_CPU_SHM, [first, second, first])
 
 
 @pytest.mark.parametrize("dtype", [FP32, BF16, FP16])

@@ -18,6 +18,7 @@ from moeparity.cli.capture import capture
 from moeparity.cli.check import check
 from moeparity.cli.contract import contract
 from moeparity.cli.diff import diff
+from moeparity.cli.doctor import doctor
 from moeparity.cli.explain import explain
 from moeparity.cli.failures import crashed, report_error, told_warnings
 from moeparity.cli.flips import flips
@@ -96,7 +97,7 @@ def _group(name: str, says: str, commands: Mapping[str, Callable[..., None]]) ->
     app.add_typer(group, name=name, help=says, rich_help_panel=CLOSER)
 
 
-_EVERYDAY = {"init": init, "bisect": bisect, "check": check, "sweep": sweep, "metrics": metrics}
+_EVERYDAY = {"init": init, "doctor": doctor, "bisect": bisect, "check": check, "sweep": sweep, "metrics": metrics}
 _PROGRAMS = {
     "capture": capture, "import": import_files, "diff": diff, "explain": explain, "weights": weights, "ranks": ranks,
     "contract": contract,

@@ -231,10 +231,13 @@ def overlay_table(bench: Bench, overlays: Mapping[str, str]) -> Iterator[str]:
 
 
 def ranks_of(bench: Bench, overlay: str, base: str) -> Placement | None:
-    """The ranks on which an overlay is compared: several where it states an all-reduce, or differs on those only."""
+    """The ranks on which an overlay is compared: several where it states an all-reduce for so many, or differs on those
+    only.
+    """
     reducing = any(statement.attribute.endswith("collective") for statement in statements(overlay))
     of_effect: dict[bool, Placement] = {}
-    for placement in (Placement(), FEW_RANKS, MANY_RANKS)[reducing:]:
+    several = (FEW_RANKS, MANY_RANKS)
+    for placement in (*several, Placement()) if reducing else (Placement(), *several):
         there = replace(bench, placement=placement)
         if runs(there, base) and runs(there, overlay):
             of_effect.setdefault(bool(toggles(there.side(base), there.side(overlay))), placement)

@@ -1,0 +1,65 @@
+"""`moeparity doctor`: the evidence of one run in, the cause out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from moeparity.cli.options import Device, Html, Json
+from moeparity.errors import display_path
+
+Evidence = Annotated[
+    list[Path],
+    typer.Argument(help="Logs of log-probabilities and checkpoint folders, or a folder that holds such."),
+]
+Checkpoint = Annotated[
+    Path | None, typer.Option(help="The weights that both sides were to have, if the evidence holds several.")
+]
+Previous = Annotated[
+    Path | None, typer.Option(help="The weights before the last update: stale parts are looked for among them.")
+]
+Sampler = Annotated[str, typer.Option(metavar="PROFILE", help="The engine that sampled.")]
+Trainer = Annotated[str, typer.Option(metavar="PROFILE", help="The engine that scored.")]
+Sequences = Annotated[int, typer.Option(min=2, help="How many sequences of the log are simulated.")]
+Every = Annotated[bool, typer.Option("--all", help="Simulate although the log alone names a cause.")]
+
+
+def doctor(
+    evidence: Evidence,
+    checkpoint: Checkpoint = None,
+    previous: Previous = None,
+    sampler: Sampler = "vllm",
+    trainer: Trainer = "hf-eager",
+    sequences: Sequences = 64,
+    every: Every = False,
+    device: Device = "auto",
+    json: Json = None,
+    html: Html = None,
+) -> None:
+    """What is wrong with a run, from what it left: its log, its checkpoint and the one before.
+
+    Exit code 0 noise, or what the profiles legally differ in; 1 a cause, or more than noise; 2 the evidence could not
+    be used; 3 undecided.
+    """
+    from moeparity.cli.outputs import outputs
+    from moeparity.doctor.case import Request
+    from moeparity.doctor.examine import examine
+    from moeparity.doctor.show import document
+
+    request = Request(
+        evidence=tuple(evidence),
+        checkpoint=checkpoint,
+        previous=previous,
+        sampler=sampler,
+        trainer=trainer,
+        sequences=sequences,
+        every=every,
+        device=device,
+    )
+    with outputs({"--json": json, "--html": html}) as written:
+        with written.progress() as progress:
+            examination = examine(request, progress)
+        written.report(examination, document(examination, " ".join(map(display_path, evidence))))
+    raise typer.Exit(examination.exit_code)

@@ -1,0 +1,188 @@
+"""What a case comes to: the cause, or why none is named, with what would tell more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from moeparity.doctor.case import Case, Tried
+from moeparity.doctor.evidence import Found
+from moeparity.doctor.hypotheses import AS_CONFIGURED
+from moeparity.doctor.judge import LEAST, Difference, Ranking, legal_sizes, ranked
+from moeparity.doctor.report import Answer, Examination, Explanation, Record
+from moeparity.errors import counted, display_path
+from moeparity.metrics.verdict import Interval
+from moeparity.output.words import enumerated, few
+from moeparity.search.blame import Blame, Part
+
+BEYOND = 2.0
+"""A difference of surely more than so many times what legal arithmetic makes is no noise."""
+_SHOWN = 6
+_STRANGERS = 4
+
+
+def ranking(difference: Difference, tried: Sequence[Tried]) -> Ranking:
+    """The hypotheses by what they explain; of two with the same bits, the one with less wrong."""
+    return ranked(difference, [each.simulated for each in tried], [len(each.hypothesis.plants) for each in tried])
+
+
+def of_other_weights(case: Case) -> bool:
+    """Whether both records surely lie beyond noise from this checkpoint's simulation, and in the same way."""
+    if case.recorded.keys() != {"sampler", "trainer"}:
+        return False
+    off = {party: values - case.right(party) for party, values in case.recorded.items()}
+    legal, _ = legal_sizes(case.legal())
+    of_sampler = Difference(d=off["sampler"], sequence=case.difference.sequence)
+    beyond = of_sampler.mean(off["sampler"].abs()).low > BEYOND * legal
+    return beyond and of_sampler.share(off["trainer"], 1).low > LEAST
+
+
+def answered(case: Case, tried: Sequence[Tried], logged: tuple[str, ...]) -> Examination:
+    """The examination of a case after some hypotheses were tried; `logged` are causes that the log alone names."""
+    legal, legal_pair = legal_sizes(case.legal())
+    size = case.difference.mean(case.difference.d.abs())
+    order = ranking(case.difference, tried)
+    best = [tried[index] for index in order.names[:_SHOWN]]
+    explanations = tuple(_explanation(case.difference, each) for each in best)
+    rivals = tuple(_called(tried[index]) for index in order.rivals)
+    answer = _answer(case, tried, order, explanations[0], size, legal, logged)
+    asks = tuple(_asks(case, answer))
+    return Examination(
+        answer=answer,
+        blame=_blame(answer, explanations, rivals, logged, asks),
+        evidence=tuple(_evidence(case)),
+        records=_records(case),
+        size=size,
+        legal=legal,
+        legal_pair=legal_pair,
+        logged=logged,
+        explanations=explanations,
+        rivals=rivals,
+        tried=len(tried),
+        sequences=int(torch.unique(case.difference.sequence).numel()),
+        tokens=case.difference.d.numel(),
+        asks=asks,
+    )
+
+
+def _answer(
+    case: Case,
+    tried: Sequence[Tried],
+    order: Ranking,
+    first: Explanation,
+    size: Interval,
+    legal: float,
+    logged: tuple[str, ...],
+) -> Answer:
+    if of_other_weights(case):
+        return "wrong checkpoint"
+    if logged and len(tried) == 1:
+        return "logged"
+    if not bool(case.difference.d.any()):
+        return "noise"
+    contenders = [order.names[0], *order.rivals]
+    configured = any(tried[index].hypothesis is AS_CONFIGURED for index in contenders)
+    if first.share.low > LEAST and not order.rivals:
+        return "as configured" if configured else "named"
+    if first.share.low > LEAST and configured:
+        return "as configured"
+    if size.high < BEYOND * legal:
+        return "noise"
+    if first.share.low > LEAST or not size.low > BEYOND * legal:
+        return "undecided"
+    return "undecided" if first.share.high > LEAST else "not explained"
+
+
+def _blame(
+    answer: Answer,
+    explanations: Sequence[Explanation],
+    rivals: tuple[str, ...],
+    logged: tuple[str, ...],
+    asks: tuple[str, ...],
+) -> Blame:
+    first = explanations[0]
+    if answer == "named":
+        share = first.share
+        part = Part(name=first.name, part=share.estimate, low=share.low, high=share.high)
+        return Blame(kind="one", named=(first.name,), parts=(part,), confidence="sure")
+    if answer == "logged":
+        return Blame(kind="one", named=logged, confidence="sure")
+    if answer in {"noise", "as configured"}:
+        return Blame(kind="nobody", confidence="sure")
+    return Blame(kind="undecided", alternatives=rivals, would_decide=asks[0] if asks else "")
+
+
+def _explanation(difference: Difference, tried: Tried) -> Explanation:
+    hypothesis = tried.hypothesis
+    return Explanation(
+        name=hypothesis.name,
+        says=hypothesis.says,
+        party=tried.party,
+        share=difference.share(tried.simulated, 1),
+        slope=difference.slope(tried.simulated),
+        size=float(tried.simulated.abs().mean()),
+        change=hypothesis.change,
+    )
+
+
+def _called(tried: Tried) -> str:
+    return f"{tried.hypothesis.name} ({tried.party})" if tried.party else tried.hypothesis.name
+
+
+def _records(case: Case) -> tuple[Record, ...]:
+    return tuple(
+        Record(
+            party=party,
+            profile=case.request.profile(party),
+            tokens=values.numel(),
+            mean_abs_delta=case.difference.mean((values - case.right(party)).abs()),
+        )
+        for party, values in case.recorded.items()
+    )
+
+
+def _evidence(case: Case) -> list[str]:
+    """What there is and what it was taken for, in three lines, and what was taken for nothing."""
+    found, difference = case.found, case.difference
+    both = enumerated([*case.recorded])
+    sequences = counted(int(torch.unique(difference.sequence).numel()), "sequence")
+    log = few([display_path(path) for path in found.logs], 2)
+    lines = [
+        f"{log}: {difference.d.numel():,} tokens of {sequences} with log-probabilities of {both}",
+        f"{display_path(found.checkpoint)}: the weights that both sides were to have",
+    ]
+    lines.append(
+        "no checkpoint of the weights before the update"
+        if found.previous is None
+        else f"{display_path(found.previous)}: the weights before the update"
+    )
+    return [*lines, *_aside(found)]
+
+
+def _aside(found: Found) -> list[str]:
+    if not found.strangers:
+        return []
+    names = few([display_path(path) for path, _ in found.strangers], _STRANGERS)
+    return [f"not taken for evidence: {names}"]
+
+
+def _asks(case: Case, answer: Answer) -> list[str]:
+    """What is missing, most informative first."""
+    if answer in {"named", "as configured", "logged"}:
+        return []
+    asks = [
+        f"log-probabilities that the {party} recorded: they tell on which side it goes wrong"
+        for party in ("sampler", "trainer")
+        if party not in case.recorded
+    ]
+    if case.found.previous is None:
+        asks.append("--previous FOLDER, the weights before the update: it settles whether a part of them is stale")
+    if answer == "undecided" and not math.isinf(case.difference.mean(case.difference.d).high):
+        asks.append("more sequences (--sequences, or a larger log): intervals are over sequences")
+    asks.append(
+        f"--sampler and --trainer, the profiles of your two engines (`moeparity show engines`): what these legally "
+        f"differ in is then no longer in the way (simulated: {case.request.sampler} and {case.request.trainer})"
+    )
+    return asks

@@ -1,0 +1,210 @@
+"""A case: what two parties recorded of the same tokens, and the simulations that stand beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from moeparity.doctor.evidence import Batch, Found, batch, find
+from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis, runnable
+from moeparity.doctor.judge import Difference
+from moeparity.doctor.report import Party
+from moeparity.doctor.scores import scores
+from moeparity.errors import GraphError, LogError, SpecError, Where
+from moeparity.inputs.model import Model, checked_tokens, open_model
+from moeparity.inputs.tokens.tokenset import TokenSet
+from moeparity.logs.record import Sampling
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
+from moeparity.plan.engine_profile import load_profile, overrides
+from moeparity.progress import Callback
+
+LEGAL = ("hf-eager", "vllm", "megatron")
+"""Profiles of engines that make no mistake; what lies between two of them is noise."""
+SEQUENCES = 64
+_HERE = Where(Path("doctor"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to examine. sampler, trainer: the profiles of the two parties. sequences: how many of the log are simulated.
+    every: simulate even if the log alone names a cause.
+    """
+
+    evidence: tuple[Path, ...]
+    checkpoint: Path | None = None
+    previous: Path | None = None
+    sampler: str = "vllm"
+    trainer: str = "hf-eager"
+    sequences: int = SEQUENCES
+    every: bool = False
+    device: str = "auto"
+
+    def profile(self, party: Party) -> str:
+        """The profile of a party."""
+        return self.sampler if party == "sampler" else self.trainer
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A simulation: a hypothesis under a profile."""
+
+    profile: str
+    hypothesis: str
+
+
+@dataclass(slots=True)
+class Bench:
+    """All that simulates.
+
+    bases: the plans with nothing wrong, by profile. scored: log P of all scored tokens in nats, fp64 [N], of what ran
+    so far.
+    """
+
+    model: Model
+    tokens: TokenSet
+    bases: Mapping[str, BoundGraph]
+    progress: Callback | None
+    scored: dict[Key, Tensor] = field(default_factory=dict)
+
+    def score(self, hypotheses: Sequence[Hypothesis], profiles: Iterable[str]) -> None:
+        """Run hypotheses under profiles, all that are new in one pass; what an op refuses is left out."""
+        plans = {
+            Key(profile, hypothesis.name): plan
+            for profile in dict.fromkeys(profiles)
+            for hypothesis, plan in runnable(hypotheses, self.bases[profile]).items()
+        }
+        new = {key: plan for key, plan in plans.items() if key not in self.scored}
+        self.scored |= scores(self.model, self.tokens, new, self.progress)
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A hypothesis about a party, with the difference, sampler minus trainer, that it makes: fp64 [N] in nats. Nobody
+    is the party if nothing is wrong.
+    """
+
+    hypothesis: Hypothesis
+    party: Party | None
+    simulated: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """Records, and the bench.
+
+    recorded: log P by party, fp64 [N], at the tokens of `kept`, the scored tokens at which every party that recorded
+    anything did so. difference: sampler minus trainer there; a party without a record is taken as simulated.
+    """
+
+    request: Request
+    found: Found
+    of_log: Batch
+    bench: Bench
+    kept: Tensor
+    recorded: Mapping[Party, Tensor]
+    difference: Difference
+
+    def right(self, party: Party) -> Tensor:
+        """The log-probabilities of a party with nothing wrong, at the kept tokens: fp64 [N] in nats."""
+        return self.bench.scored[Key(self.request.profile(party), AS_CONFIGURED.name)][self.kept]
+
+    def legal(self) -> dict[str, Tensor]:
+        """The same of engines that make no mistake, by profile."""
+        return {
+            key.profile: scored[self.kept]
+            for key, scored in self.bench.scored.items()
+            if key.profile in LEGAL and key.hypothesis == AS_CONFIGURED.name
+        }
+
+    def tried(self, hypotheses: Iterable[Hypothesis]) -> list[Tried]:
+        """Those of the hypotheses that ran, for each party that recorded anything."""
+        runs: list[Tried] = []
+        for hypothesis in hypotheses:
+            if hypothesis is AS_CONFIGURED:
+                runs.append(Tried(hypothesis, None, self.right("sampler") - self.right("trainer")))
+                continue
+            for party in self.recorded:
+                scored = self.bench.scored.get(Key(self.request.profile(party), hypothesis.name))
+                if scored is not None:
+                    wrong = scored[self.kept]
+                    of_sampler = party == "sampler"
+                    simulated = wrong - self.right("trainer") if of_sampler else self.right("sampler") - wrong
+                    runs.append(Tried(hypothesis, party, simulated))
+        return runs
+
+
+def opened(request: Request, progress: Callback | None = None) -> Case:
+    """The case of some evidence, with every profile simulated as configured.
+
+    Raises MoeparityError for evidence that can't be used: no log, no checkpoint, tokens outside the vocabulary, or
+    profiles that do not fit the model.
+    """
+    found = find(request.evidence, request.checkpoint, request.previous)
+    of_log = batch(found, request.sequences)
+    model = open_model(found.checkpoint, device=request.device, progress=progress)
+    tokens = _on_device(of_log.tokens, model, Where(found.logs[0]))
+    bench = Bench(model, tokens, _bases(request, model, of_log.sampling), progress)
+    bench.score([AS_CONFIGURED], bench.bases)
+    return _case(request, found, of_log, bench)
+
+
+def _case(request: Request, found: Found, of_log: Batch, bench: Bench) -> Case:
+    mask = of_log.tokens.loss_mask
+    columns: dict[Party, Tensor | None] = {
+        "sampler": of_log.tokens.logprobs,
+        "trainer": of_log.tokens.trainer_logprobs,
+    }
+    recorded = {party: values[mask] for party, values in columns.items() if values is not None}
+    recorded = {party: values for party, values in recorded.items() if bool(values.isfinite().any())}
+    kept = torch.ones(int(mask.sum()), dtype=torch.bool)
+    for values in recorded.values():
+        kept &= values.isfinite()
+    if not bool(kept.any()):
+        raise LogError(f"{Where(found.logs[0])}: no token has a log-probability of every side that recorded any.")
+    case = Case(
+        request=request,
+        found=found,
+        of_log=of_log,
+        bench=bench,
+        kept=kept,
+        recorded={party: values[kept] for party, values in recorded.items()},
+        difference=Difference(d=torch.empty(0), sequence=mask.nonzero()[:, 0][kept]),
+    )
+    sides = [case.recorded.get(party, case.right(party)) for party in ("sampler", "trainer")]
+    return replace(case, difference=replace(case.difference, d=sides[0] - sides[1]))
+
+
+def _on_device(tokens: TokenSet, model: Model, where: Where) -> TokenSet:
+    """The tokens on the model's device, checked against its vocabulary."""
+    return replace(
+        tokens,
+        input_ids=checked_tokens(tokens.input_ids, model, str(where)),
+        loss_mask=tokens.loss_mask.to(model.device),
+        attention_mask=tokens.attention_mask.to(model.device),
+    )
+
+
+def _bases(request: Request, model: Model, sampling: Sampling | None) -> dict[str, BoundGraph]:
+    """Plans of both parties' profiles, and of the legal ones that fit the model. Raises SpecError, GraphError."""
+    bases: dict[str, BoundGraph] = {}
+    for name in dict.fromkeys((request.sampler, request.trainer, *LEGAL)):
+        rules = overrides(_temperature(name, request, sampling), _HERE)
+        try:
+            bases[name] = bind(model.graph, load_profile(name, _HERE), model.dtype, rules)
+        except (SpecError, GraphError):
+            if name in {request.sampler, request.trainer}:
+                raise
+    return bases
+
+
+def _temperature(profile: str, request: Request, sampling: Sampling | None) -> dict[str, float]:
+    """The temperature that the log states, for whoever divides by it: nobody, if log-probabilities are raw."""
+    if sampling is None or sampling.temperature in {None, 1.0} or sampling.temperature == 0:
+        return {}
+    raw = sampling.logprobs_mode == "raw" and profile == request.sampler != request.trainer
+    return {} if raw else {"log_probs:temperature": float(sampling.temperature or 1.0)}

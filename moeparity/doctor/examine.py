@@ -1,0 +1,45 @@
+"""Examines the evidence of one run: the log alone first, then every hypothesis, from coarse to fine."""
+
+from __future__ import annotations
+
+from moeparity.doctor.answer import answered, of_other_weights, ranking
+from moeparity.doctor.case import Case, Request, opened
+from moeparity.doctor.hypotheses import AS_CONFIGURED, coarse, parts
+from moeparity.doctor.report import Examination
+from moeparity.logs.log_files import measure_files
+from moeparity.logs.request import Request as LogRequest
+from moeparity.progress import Callback
+
+_ROUNDS = 3
+"""Layers and kinds of nodes, then nodes, then experts."""
+
+
+def examine(request: Request, progress: Callback | None = None) -> Examination:
+    """The cause of the difference between what a sampler and a trainer recorded of the same tokens.
+
+    If one of them recorded nothing, it is taken as its profile computes it. Raises MoeparityError for evidence that
+    can't be used.
+    """
+    case = opened(request, progress)
+    tried = case.tried([AS_CONFIGURED])
+    logged = _named_by_log(case)
+    if of_other_weights(case) or (logged and not request.every):
+        return answered(case, tried, logged)
+    graph, previous = case.bench.model.graph, case.found.previous
+    hypotheses = [each for each in coarse(graph, previous) if each is not AS_CONFIGURED]
+    for _ in range(_ROUNDS):
+        case.bench.score(hypotheses, [case.request.profile(party) for party in case.recorded])
+        tried += case.tried(hypotheses)
+        best = tried[ranking(case.difference, tried).names[0]]
+        hypotheses = list(parts(best.hypothesis, graph, previous))
+        if not hypotheses:
+            break
+    return answered(case, tried, logged)
+
+
+def _named_by_log(case: Case) -> tuple[str, ...]:
+    """The mistakes in meaning that the log alone names; () if it has one side only."""
+    if case.recorded.keys() != {"sampler", "trainer"}:
+        return ()
+    diagnosis = measure_files(case.found.logs, LogRequest()).diagnosis
+    return () if diagnosis is None else diagnosis.names("named", "semantics")

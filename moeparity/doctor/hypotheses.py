@@ -1,0 +1,162 @@
+"""What may be wrong with one side, as faults planted at nodes: coarse hypotheses first, then parts of the best."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from moeparity.errors import MoeparityError
+from moeparity.plan.bound import BoundGraph
+from moeparity.plan.faults.apply import experts_of
+from moeparity.plan.faults.fault import Fault
+from moeparity.plan.faults.plant import candidates, rewritten
+from moeparity.plan.faults.reader import shipped_faults
+from moeparity.plan.graph import Graph, Node
+
+STALE = "weights-of-another-checkpoint"
+STALE_EXPERT = "expert-of-another-checkpoint"
+_OF_LATER_LAYERS = {"lm_head": "the head", "embedding": "the embedding"}
+_KINDS = {
+    "attention": "all of attention",
+    "experts": "the routed experts of all layers",
+    "router": "the routers of all layers",
+    "norms": "all norms",
+}
+_ALONE = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plant:
+    """A fault at a node, with its free values."""
+
+    node: str
+    fault: Fault
+    values: tuple[tuple[str, str | int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hypothesis:
+    """Something that may be wrong with a side; no plants: nothing is.
+
+    name: by which reports know it. says: a clause. change: what to do about it.
+    """
+
+    name: str
+    says: str
+    change: str = ""
+    plants: tuple[Plant, ...] = ()
+
+    def applied(self, plan: BoundGraph) -> BoundGraph:
+        """The plan with it. Raises SpecError where an op refuses what comes of it."""
+        for plant in self.plants:
+            node = next(node for node in plan.graph.nodes if node.name == plant.node)
+            plan = rewritten(plan, node, plant.fault, dict(plant.values))
+        return plan
+
+
+AS_CONFIGURED = Hypothesis(name="as configured", says="nothing is wrong beside what the profiles say")
+
+
+def coarse(graph: Graph, previous: Path | None) -> Iterator[Hypothesis]:
+    """As configured; where there is a checkpoint before the update, each layer, kind of node and end of the model with
+    its weights, and all of them; each fault that leaves nothing open, wherever it is possible.
+    """
+    yield AS_CONFIGURED
+    if previous is not None:
+        yield from _stale(graph, previous)
+    yield from _mistakes(graph)
+
+
+def parts(of: Hypothesis, graph: Graph, previous: Path | None) -> Iterator[Hypothesis]:
+    """Parts of a hypothesis: single nodes of several, single experts of one node of experts."""
+    by_name = {node.name: node for node in graph.nodes}
+    if previous is None or not of.plants or of.plants[0].fault.name != STALE:
+        return
+    nodes = [by_name[plant.node] for plant in of.plants]
+    if len(nodes) > _ALONE:
+        yield from (_of_nodes(f"weights of {node.name}", [node], previous) for node in nodes)
+    elif nodes[0].op.name == "experts":
+        yield from (_expert(nodes[0], expert, previous) for expert in range(experts_of(nodes[0])))
+
+
+def _stale(graph: Graph, previous: Path) -> Iterator[Hypothesis]:
+    weighted = [node for node in graph.nodes if node.weights and _sits(graph, node, STALE)]
+    for layer in range(graph.layers):
+        yield _of_nodes(f"weights of layer {layer}", [n for n in weighted if n.layer == layer], previous)
+    for node in (node for node in weighted if node.layer is None):
+        yield _of_nodes(f"weights of {_OF_LATER_LAYERS.get(node.op.name, node.name)}", [node], previous)
+    for kind, says in _KINDS.items():
+        of_kind = [node for node in weighted if _kind(node) == kind]
+        if len(of_kind) > _ALONE:
+            yield _of_nodes(f"weights of {says}", of_kind, previous)
+    yield _of_nodes("all weights", weighted, previous)
+
+
+def _kind(node: Node) -> str:
+    if node.op.name == "rms_norm":
+        return "norms"
+    if node.op.name in {"gate", "router"}:
+        return "router"
+    if node.op.name == "experts":
+        return "experts"
+    return "attention" if ".attention." in node.name else ""
+
+
+def _of_nodes(what: str, nodes: Iterable[Node], previous: Path) -> Hypothesis:
+    fault = shipped_faults()[STALE]
+    values = (("checkpoint", str(previous)),)
+    return Hypothesis(
+        name=f"stale {what}",
+        says=f"has {what} as they were in {previous.name}",
+        change="send these weights again, and hold both sides to them: `moeparity weights` names each that differs",
+        plants=tuple(Plant(node=node.name, fault=fault, values=values) for node in nodes),
+    )
+
+
+def _expert(node: Node, expert: int, previous: Path) -> Hypothesis:
+    plant = Plant(
+        node=node.name,
+        fault=shipped_faults()[STALE_EXPERT],
+        values=(("expert", expert), ("checkpoint", str(previous))),
+    )
+    return Hypothesis(
+        name=f"stale expert {expert} of {node.name}",
+        says=f"has expert {expert} of {node.name} as it was in {previous.name}",
+        change="send this expert's weights again; is it moved between ranks by load balancing?",
+        plants=(plant,),
+    )
+
+
+def _sits(graph: Graph, node: Node, fault: str) -> bool:
+    return any(candidate.name == fault for candidate in candidates(graph, node))
+
+
+def _mistakes(graph: Graph) -> Iterator[Hypothesis]:
+    """Each fault that leaves nothing open, at all nodes where it changes something."""
+    nodes_by_fault: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        for fault in candidates(graph, node):
+            if all(free.default is not None for free in fault.free.values()):
+                nodes_by_fault.setdefault(fault.name, []).append(node)
+    for name, nodes in nodes_by_fault.items():
+        fault = shipped_faults()[name]
+        plants = tuple(Plant(node=node.name, fault=fault) for node in nodes)
+        defaults = {value: free.default for value, free in fault.free.items()}
+        yield Hypothesis(
+            name=name,
+            says=f"computes as if {fault.spec.says.format_map(defaults)}",
+            change=f"look for {name} (docs/faults.md) in this side's model code and configuration",
+            plants=plants,
+        )
+
+
+def runnable(hypotheses: Iterable[Hypothesis], plan: BoundGraph) -> dict[Hypothesis, BoundGraph]:
+    """The plans of those that can be run; an op refuses some combinations of choices."""
+    plans: dict[Hypothesis, BoundGraph] = {}
+    for hypothesis in hypotheses:
+        try:
+            plans[hypothesis] = hypothesis.applied(plan)
+        except MoeparityError:
+            continue
+    return plans

@@ -1,0 +1,80 @@
+"""An examination as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from moeparity.metrics.verdict import Interval
+from moeparity.output.json import to_json
+from moeparity.search.blame import Blame
+
+SCHEMA = "moeparity.examination/1"
+
+Party = Literal["sampler", "trainer"]
+Answer = Literal["named", "logged", "as configured", "noise", "not explained", "wrong checkpoint", "undecided"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What one party recorded, against its simulation with nothing wrong: mean |delta| in nats per token."""
+
+    party: Party
+    profile: str
+    tokens: int
+    mean_abs_delta: Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """A hypothesis about one party, with what it explains of the difference.
+
+    share: 1 - sum (d - x)^2 / sum d^2 over the judged sequences, where d is the recorded difference of a token and x
+    the simulated one; 1 if every token's difference comes out, at most 0 if it explains nothing. slope: the factor with
+    which x comes nearest to d; 1 for the true cause. size: mean |x| in nats per token.
+    """
+
+    name: str
+    says: str
+    party: Party | None
+    share: Interval
+    slope: float
+    size: float
+    change: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """The answer, and what it rests on.
+
+    evidence: what was found, in sentences. size: mean |d| in nats per token. legal: the same of the largest difference
+    between two engines that make no mistake, `legal_pair`. logged: causes that the log alone names. explanations: the
+    best hypotheses, the first one explaining most. tried: how many were simulated. rivals: those that the data do not
+    tell from the first. asks: what would tell more, most informative first.
+    """
+
+    answer: Answer
+    blame: Blame
+    evidence: tuple[str, ...]
+    records: tuple[Record, ...]
+    size: Interval
+    legal: float
+    legal_pair: tuple[str, str]
+    logged: tuple[str, ...]
+    explanations: tuple[Explanation, ...]
+    rivals: tuple[str, ...]
+    tried: int
+    sequences: int
+    tokens: int
+    asks: tuple[str, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0 for noise or what the profiles explain, 1 for a cause or a fault that nothing explains, 3 undecided."""
+        if self.answer in {"noise", "as configured"}:
+            return 0
+        return 3 if self.answer == "undecided" else 1
+
+    def to_json(self) -> str:
+        """The examination as strict JSON."""
+        return to_json(SCHEMA, self)

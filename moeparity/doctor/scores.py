@@ -1,0 +1,74 @@
+"""Scores a log's tokens under many hypotheses in one pass over the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from moeparity.bisection.observers import reports
+from moeparity.bisection.record.observe import chosen_logprobs
+from moeparity.engine.lockstep import run
+from moeparity.engine.view import Ids, NodeView
+from moeparity.engine.walker import Walker, WalkersRefusedError
+from moeparity.inputs.model import Model
+from moeparity.inputs.tokens.tokenset import TokenSet
+from moeparity.plan.bound import BoundGraph
+from moeparity.plan.schedule.steps import MicroBatches
+from moeparity.progress import Callback
+
+MICRO_BATCH = 8
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+@dataclass(slots=True)
+class _Scores:
+    """An observer of the log-probabilities of the scored tokens: by walker, fp64 [N] in nats, wave by wave."""
+
+    output: str
+    tokens: TokenSet
+    walkers: Sequence[Hashable]
+    parts: dict[Hashable, list[Tensor]] = field(default_factory=dict)
+
+    def see(self, view: NodeView) -> None:
+        """Called by the engine once per node and wave."""
+        if view.node.name != self.output:
+            return
+        rows = slice(*view.wave)
+        ids, mask = self.tokens.input_ids[rows], self.tokens.loss_mask[rows]
+        by_bits: dict[tuple[bool, tuple[Ids, ...]], Tensor] = {}
+        for walker in self.walkers:
+            key = (reports(view, walker), tuple(view.output_ids(walker)))
+            if key not in by_bits:
+                by_bits[key] = chosen_logprobs(view.tensor(walker), ids, mask, reported=key[0]).cpu()
+            self.parts.setdefault(walker, []).append(by_bits[key])
+
+
+def scores(
+    model: Model, tokens: TokenSet, plans: Mapping[_Key, BoundGraph], progress: Callback | None = None
+) -> dict[_Key, Tensor]:
+    """log P of the scored tokens under each plan: fp64 [N] in nats, sequence by sequence.
+
+    `tokens` are on the model's device. A plan that an op refuses on these tokens is left out.
+    """
+    left = dict(plans)
+    while left:
+        walkers = [Walker(name=key, plan=plan, schedule=MicroBatches(MICRO_BATCH)) for key, plan in left.items()]
+        observer = _Scores(output=model.graph.scores, tokens=tokens, walkers=tuple(left))
+        try:
+            run(
+                walkers,
+                model.weights,
+                tokens.input_ids,
+                [observer],
+                attention_mask=tokens.attention_mask,
+                progress=progress,
+            )
+        except WalkersRefusedError as refused:
+            left = {key: plan for key, plan in left.items() if key not in refused.walkers}
+            continue
+        return {key: torch.cat(observer.parts[key]) for key in left}
+    return {}

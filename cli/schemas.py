@@ -37,6 +37,7 @@ class Kind(StrEnum):
     diff = "diff"
     ranks = "ranks"
     weights = "weights"
+    examination = "examination"
     contract = "contract"
 
 
@@ -123,6 +124,12 @@ def _weights() -> Schema:
     return json_schema(report.WeightsReport, report.SCHEMA)
 
 
+def _examination() -> Schema:
+    from moeparity.doctor import report
+
+    return json_schema(report.Examination, report.SCHEMA)
+
+
 def _contract() -> Schema:
     from moeparity.ranks import contract
 
@@ -157,6 +164,7 @@ REPORTS: dict[str, Callable[[], Schema]] = {
     "diff": _diff,
     "ranks": _ranks,
     "weights": _weights,
+    "examination": _examination,
     "contract": _contract,
 }
 """The schemas by name, as functions: their modules are imported on request, since some need torch."""

@@ -10,15 +10,17 @@ import torch
 from moeparity.doctor.case import Case, Tried
 from moeparity.doctor.evidence import Found
 from moeparity.doctor.hypotheses import AS_CONFIGURED
-from moeparity.doctor.judge import LEAST, Difference, Ranking, legal_sizes, ranked
-from moeparity.doctor.report import Answer, Examination, Explanation, Record
+from moeparity.doctor.judge import Difference, Ranking, legal_sizes, ranked
+from moeparity.doctor.report import BEYOND, Answer, Examination, Explanation, Record
 from moeparity.errors import counted, display_path
 from moeparity.metrics.verdict import Interval
 from moeparity.output.words import enumerated, few
 from moeparity.search.blame import Blame, Part
 
-BEYOND = 2.0
-"""A difference of surely more than so many times what legal arithmetic makes is no noise."""
+LEAST = 0.5
+"""Two differences have one cause if one explains so much of the other."""
+LOW_SLOPE, HIGH_SLOPE = 0.4, 1.6
+"""The slope of a true cause is 1; by its whole interval it lies between these."""
 _SHOWN = 6
 _STRANGERS = 4
 
@@ -33,18 +35,18 @@ def of_other_weights(case: Case) -> bool:
     if case.recorded.keys() != {"sampler", "trainer"}:
         return False
     off = {party: values - case.right(party) for party, values in case.recorded.items()}
-    legal, _ = legal_sizes(case.legal())
+    legal, _ = legal_sizes(case.legal)
     of_sampler = Difference(d=off["sampler"], sequence=case.difference.sequence)
     beyond = of_sampler.mean(off["sampler"].abs()).low > BEYOND * legal
-    return beyond and of_sampler.share(off["trainer"], 1).low > LEAST
+    return beyond and of_sampler.share(off["trainer"]).low > LEAST
 
 
 def answered(case: Case, tried: Sequence[Tried], logged: tuple[str, ...]) -> Examination:
     """The examination of a case after some hypotheses were tried; `logged` are causes that the log alone names."""
-    legal, legal_pair = legal_sizes(case.legal())
+    legal, legal_pair = legal_sizes(case.legal)
     size = case.difference.mean(case.difference.d.abs())
     order = ranking(case.difference, tried)
-    best = [tried[index] for index in order.names[:_SHOWN]]
+    best = [tried[index] for index in order.order[:_SHOWN]]
     explanations = tuple(_explanation(case.difference, each) for each in best)
     rivals = tuple(_called(tried[index]) for index in order.rivals)
     answer = _answer(case, tried, order, explanations[0], size, legal, logged)
@@ -55,6 +57,7 @@ def answered(case: Case, tried: Sequence[Tried], logged: tuple[str, ...]) -> Exa
         evidence=tuple(_evidence(case)),
         records=_records(case),
         size=size,
+        left=case.difference.mean((case.difference.d - best[0].simulated).abs()),
         legal=legal,
         legal_pair=legal_pair,
         logged=logged,
@@ -82,17 +85,24 @@ def _answer(
         return "logged"
     if not bool(case.difference.d.any()):
         return "noise"
-    contenders = [order.names[0], *order.rivals]
-    configured = any(tried[index].hypothesis is AS_CONFIGURED for index in contenders)
-    if first.share.low > LEAST and not order.rivals:
-        return "as configured" if configured else "named"
-    if first.share.low > LEAST and configured:
-        return "as configured"
-    if size.high < BEYOND * legal:
-        return "noise"
-    if first.share.low > LEAST or not size.low > BEYOND * legal:
-        return "undecided"
-    return "undecided" if first.share.high > LEAST else "not explained"
+    contenders = [tried[index].hypothesis for index in (order.order[0], *order.rivals)]
+    noise, beyond = size.high < BEYOND * legal, size.low > BEYOND * legal
+    if AS_CONFIGURED in contenders:
+        configured = case.difference.share(case.legal_difference)
+        if configured.low > LEAST:
+            return "as configured"
+        # What explains half in truth would surely explain more than nothing.
+        if noise and not first.share.high > LEAST:
+            return "noise"
+        return "not explained" if beyond and first.share.high < LEAST else "undecided"
+    if not _fits(first):
+        return "not explained" if beyond else "undecided"
+    return "undecided" if order.rivals else "named"
+
+
+def _fits(first: Explanation) -> bool:
+    """Whether a hypothesis surely explains anything, and makes as much as was recorded, not a part or a multiple."""
+    return first.share.low > 0 and first.slope.low > LOW_SLOPE and first.slope.high < HIGH_SLOPE
 
 
 def _blame(
@@ -120,7 +130,7 @@ def _explanation(difference: Difference, tried: Tried) -> Explanation:
         name=hypothesis.name,
         says=hypothesis.says,
         party=tried.party,
-        share=difference.share(tried.simulated, 1),
+        share=difference.share(tried.simulated),
         slope=difference.slope(tried.simulated),
         size=float(tried.simulated.abs().mean()),
         change=hypothesis.change,

@@ -27,6 +27,7 @@ LEGAL = ("hf-eager", "vllm", "megatron")
 """Profiles of engines that make no mistake; what lies between two of them is noise."""
 SEQUENCES = 64
 _HERE = Where(Path("doctor"))
+_AS_RUN = "as run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,25 +62,32 @@ class Key:
 class Bench:
     """All that simulates.
 
-    bases: the plans with nothing wrong, by profile. scored: log P of all scored tokens in nats, fp64 [N], of what ran
-    so far.
+    bases: the plans with nothing wrong, by profile, as engines run them. exact: the same in fp32. Hypotheses run in
+    fp32: what a mistake makes shows without the rounding noise of two simulations, which is as large as that of two
+    engines. scored: log P of all scored tokens in nats, fp64 [N], of what ran so far.
     """
 
     model: Model
     tokens: TokenSet
     bases: Mapping[str, BoundGraph]
+    exact: Mapping[str, BoundGraph]
     progress: Callback | None
     scored: dict[Key, Tensor] = field(default_factory=dict)
 
+    def start(self) -> None:
+        """Run what has nothing wrong."""
+        plans = {Key(profile, _AS_RUN): plan for profile, plan in self.bases.items()}
+        exact = {Key(profile, AS_CONFIGURED.name): plan for profile, plan in self.exact.items()}
+        self.scored |= scores(self.model, self.tokens, plans | exact, self.progress)
+
     def score(self, hypotheses: Sequence[Hypothesis], profiles: Iterable[str]) -> None:
-        """Run hypotheses under profiles, all that are new in one pass; what an op refuses is left out."""
+        """Run hypotheses under profiles in one pass; what an op refuses is left out."""
         plans = {
-            Key(profile, hypothesis.name): plan
+            Key(profile, name): plan
             for profile in dict.fromkeys(profiles)
-            for hypothesis, plan in runnable(hypotheses, self.bases[profile]).items()
+            for name, plan in runnable(hypotheses, self.exact[profile]).items()
         }
-        new = {key: plan for key, plan in plans.items() if key not in self.scored}
-        self.scored |= scores(self.model, self.tokens, new, self.progress)
+        self.scored |= scores(self.model, self.tokens, plans, self.progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,31 +119,39 @@ class Case:
 
     def right(self, party: Party) -> Tensor:
         """The log-probabilities of a party with nothing wrong, at the kept tokens: fp64 [N] in nats."""
-        return self.bench.scored[Key(self.request.profile(party), AS_CONFIGURED.name)][self.kept]
+        return self._scored(party, _AS_RUN)
 
+    @property
     def legal(self) -> dict[str, Tensor]:
         """The same of engines that make no mistake, by profile."""
-        return {
-            key.profile: scored[self.kept]
-            for key, scored in self.bench.scored.items()
-            if key.profile in LEGAL and key.hypothesis == AS_CONFIGURED.name
-        }
+        keys = [Key(name, _AS_RUN) for name in LEGAL]
+        return {key.profile: self.bench.scored[key][self.kept] for key in keys if key in self.bench.scored}
 
     def tried(self, hypotheses: Iterable[Hypothesis]) -> list[Tried]:
         """Those of the hypotheses that ran, for each party that recorded anything."""
         runs: list[Tried] = []
         for hypothesis in hypotheses:
             if hypothesis is AS_CONFIGURED:
-                runs.append(Tried(hypothesis, None, self.right("sampler") - self.right("trainer")))
+                runs.append(Tried(hypothesis, None, self.legal_difference))
                 continue
             for party in self.recorded:
-                scored = self.bench.scored.get(Key(self.request.profile(party), hypothesis.name))
-                if scored is not None:
-                    wrong = scored[self.kept]
-                    of_sampler = party == "sampler"
-                    simulated = wrong - self.right("trainer") if of_sampler else self.right("sampler") - wrong
-                    runs.append(Tried(hypothesis, party, simulated))
+                if Key(self.request.profile(party), hypothesis.name) in self.bench.scored:
+                    wrong = self._scored(party, hypothesis.name) - self._scored(party, AS_CONFIGURED.name)
+                    runs.append(
+                        Tried(hypothesis, party, self.legal_difference + (wrong if party == "sampler" else -wrong))
+                    )
         return runs
+
+    @property
+    def legal_difference(self) -> Tensor:
+        """Sampler minus trainer with nothing wrong: as both are run if that surely explains anything, else in fp32."""
+        as_run = self.right("sampler") - self.right("trainer")
+        if self.difference.share(as_run).low > 0:
+            return as_run
+        return self._scored("sampler", AS_CONFIGURED.name) - self._scored("trainer", AS_CONFIGURED.name)
+
+    def _scored(self, party: Party, name: str) -> Tensor:
+        return self.bench.scored[Key(self.request.profile(party), name)][self.kept]
 
 
 def opened(request: Request, progress: Callback | None = None) -> Case:
@@ -148,8 +164,9 @@ def opened(request: Request, progress: Callback | None = None) -> Case:
     of_log = batch(found, request.sequences)
     model = open_model(found.checkpoint, device=request.device, progress=progress)
     tokens = _on_device(of_log.tokens, model, Where(found.logs[0]))
-    bench = Bench(model, tokens, _bases(request, model, of_log.sampling), progress)
-    bench.score([AS_CONFIGURED], bench.bases)
+    bases = _bases(request, model, of_log.sampling, model.dtype, LEGAL)
+    bench = Bench(model, tokens, bases, _bases(request, model, of_log.sampling, "fp32", ()), progress)
+    bench.start()
     return _case(request, found, of_log, bench)
 
 
@@ -189,13 +206,17 @@ def _on_device(tokens: TokenSet, model: Model, where: Where) -> TokenSet:
     )
 
 
-def _bases(request: Request, model: Model, sampling: Sampling | None) -> dict[str, BoundGraph]:
-    """Plans of both parties' profiles, and of the legal ones that fit the model. Raises SpecError, GraphError."""
+def _bases(
+    request: Request, model: Model, sampling: Sampling | None, dtype: str, others: Sequence[str]
+) -> dict[str, BoundGraph]:
+    """Plans of both parties' profiles in a dtype, and of those others that fit the model. Raises SpecError,
+    GraphError.
+    """
     bases: dict[str, BoundGraph] = {}
-    for name in dict.fromkeys((request.sampler, request.trainer, *LEGAL)):
+    for name in dict.fromkeys((request.sampler, request.trainer, *others)):
         rules = overrides(_temperature(name, request, sampling), _HERE)
         try:
-            bases[name] = bind(model.graph, load_profile(name, _HERE), model.dtype, rules)
+            bases[name] = bind(model.graph, load_profile(name, _HERE), dtype, rules)
         except (SpecError, GraphError):
             if name in {request.sampler, request.trainer}:
                 raise

@@ -30,7 +30,7 @@ def examine(request: Request, progress: Callback | None = None) -> Examination:
     for _ in range(_ROUNDS):
         case.bench.score(hypotheses, [case.request.profile(party) for party in case.recorded])
         tried += case.tried(hypotheses)
-        best = tried[ranking(case.difference, tried).names[0]]
+        best = tried[ranking(case.difference, tried).order[0]]
         hypotheses = list(parts(best.hypothesis, graph, previous))
         if not hypotheses:
             break

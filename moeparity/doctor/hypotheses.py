@@ -151,12 +151,12 @@ def _mistakes(graph: Graph) -> Iterator[Hypothesis]:
         )
 
 
-def runnable(hypotheses: Iterable[Hypothesis], plan: BoundGraph) -> dict[Hypothesis, BoundGraph]:
-    """The plans of those that can be run; an op refuses some combinations of choices."""
-    plans: dict[Hypothesis, BoundGraph] = {}
+def runnable(hypotheses: Iterable[Hypothesis], plan: BoundGraph) -> dict[str, BoundGraph]:
+    """The plans of those that can be run, by name; an op refuses some combinations of choices."""
+    plans: dict[str, BoundGraph] = {}
     for hypothesis in hypotheses:
         try:
-            plans[hypothesis] = hypothesis.applied(plan)
+            plans[hypothesis.name] = hypothesis.applied(plan)
         except MoeparityError:
             continue
     return plans

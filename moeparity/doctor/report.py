@@ -11,6 +11,8 @@ from moeparity.search.blame import Blame
 
 SCHEMA = "moeparity.examination/1"
 
+BEYOND = 2.0
+"""A difference of surely more than so many times what legal arithmetic makes is no noise."""
 Party = Literal["sampler", "trainer"]
 Answer = Literal["named", "logged", "as configured", "noise", "not explained", "wrong checkpoint", "undecided"]
 
@@ -38,7 +40,7 @@ class Explanation:
     says: str
     party: Party | None
     share: Interval
-    slope: float
+    slope: Interval
     size: float
     change: str
 
@@ -47,7 +49,8 @@ class Explanation:
 class Examination:
     """The answer, and what it rests on.
 
-    evidence: what was found, in sentences. size: mean |d| in nats per token. legal: the same of the largest difference
+    evidence: what was found, in sentences. size: mean |d| in nats per token. left: the same of what
+    the best hypothesis leaves. legal: the same of the largest difference
     between two engines that make no mistake, `legal_pair`. logged: causes that the log alone names. explanations: the
     best hypotheses, the first one explaining most. tried: how many were simulated. rivals: those that the data do not
     tell from the first. asks: what would tell more, most informative first.
@@ -58,6 +61,7 @@ class Examination:
     evidence: tuple[str, ...]
     records: tuple[Record, ...]
     size: Interval
+    left: Interval
     legal: float
     legal_pair: tuple[str, str]
     logged: tuple[str, ...]

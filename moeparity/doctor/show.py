@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from moeparity.doctor.report import Answer, Examination, Explanation
+from moeparity.doctor.report import BEYOND, Answer, Examination, Explanation
 from moeparity.errors import counted
 from moeparity.metrics.verdict import Interval
 from moeparity.output.blocks import Block, Column, Document, Status, bullets, group, lines, table
@@ -43,7 +43,7 @@ def _blocks(of: Examination) -> Iterator[Block]:
     )
     yield group("Evidence", lines(*of.evidence), lines(*_off(of)))
     if of.tried > 1:
-        yield group(f"What explains the difference, of {counted(of.tried, 'hypothesis')} simulated", _table(of))
+        yield group(f"What explains the difference, {of.tried:,} hypotheses simulated", _table(of))
     if of.asks:
         yield group("What would tell more", bullets(of.asks))
 
@@ -69,7 +69,9 @@ def cause(of: Examination) -> str:
     """The answer as a sentence, with how much it explains."""
     first = of.explanations[0]
     if of.answer == "named":
-        return f"the {first.party} {first.says}: that explains {_share(first)} of the difference, token by token"
+        is_noise = of.left.low < BEYOND * of.legal
+        left = "what is left is no more than noise" if is_noise else "and more is wrong: what is left is no noise"
+        return f"the {first.party} {first.says}: that explains {_share(first)} of the difference, {left}"
     if of.answer == "logged":
         return f"the log alone names it: {enumerated(of.logged)} (`moeparity metrics` says how)"
     if of.answer == "undecided" and of.rivals and first.share.high > 0:
@@ -91,10 +93,7 @@ def _off(of: Examination) -> Iterator[str]:
 
 
 def _table(of: Examination) -> Block:
-    rows = [
-        (each.name, each.party or "-", _share(each), f"{each.slope:.2f}", f"{each.size:.2g}")
-        for each in of.explanations
-    ]
+    rows = [(each.name, each.party or "-", _share(each), _slope(each), f"{each.size:.2g}") for each in of.explanations]
     titles = (
         Column("hypothesis", "name"),
         Column("side", "word"),
@@ -103,8 +102,8 @@ def _table(of: Examination) -> Block:
         Column("makes", optional=True),
     )
     note = (
-        "explains: the part of the squared differences that its simulation takes away, on the half of the sequences "
-        "that did not choose it. slope: 1 for the true cause. makes: mean |delta| in nats per token, simulated."
+        "explains: the part of the squared differences that its simulation takes away; what rounding makes, nothing "
+        "explains. slope: 1 for the true cause. makes: mean |delta| in nats per token, simulated in fp32."
     )
     return table(titles, rows, note)
 
@@ -114,6 +113,10 @@ def _share(of: Explanation) -> str:
     if share.estimate < 0:
         return "nothing"
     return f"{percent(share.estimate)} [{percent(max(0.0, share.low))}, {percent(min(1.0, share.high))}]"
+
+
+def _slope(of: Explanation) -> str:
+    return f"{of.slope.estimate:.2f} {between(of.slope.low, of.slope.high, '.2f')}"
 
 
 def _number(of: Interval) -> str:

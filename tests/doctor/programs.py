@@ -1,0 +1,71 @@
+"""Evidence that transformers left: one model of it samples, another one scores, and either may have a fault."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+ROOT = Path(__file__).parents[2]
+CHECKPOINT = ROOT / "checkpoints" / "quickstart"
+TOKENS = ROOT / "recipes" / "rounding.safetensors"
+Patch = Callable[[Any], None]
+
+
+def drifted(folder: Path, scale: float, keep: Callable[[str], bool] | None = None) -> Path:
+    """The checkpoint with all its weights but those to `keep` moved by a fraction, as updates move them; always in the
+    same way.
+    """
+    shutil.copytree(CHECKPOINT, folder)
+    for file in folder.glob("*.safetensors"):
+        weights = load_file(file)
+        save_file(
+            {name: w if keep is not None and keep(name) else _moved(name, w, scale) for name, w in weights.items()},
+            file,
+            {"format": "pt"},
+        )
+    return folder
+
+
+def _moved(name: str, weight: torch.Tensor, scale: float) -> torch.Tensor:
+    draw = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    return (weight.float() * (1 + scale * torch.randn(weight.shape, generator=draw))).to(weight.dtype)
+
+
+def tokens(sequences: int, length: int) -> torch.Tensor:
+    with safe_open(TOKENS, "pt") as file:
+        return file.get_tensor("input_ids")[:sequences, :length]
+
+
+def scored(
+    checkpoint: Path, ids: torch.Tensor, batch: int, *, temperature: float = 1.0, patch: Patch | None = None
+) -> torch.Tensor:
+    """What a transformers of this checkpoint says of the tokens, in batches of a size: fp32 [B, T - 1] in nats."""
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.bfloat16, attn_implementation="sdpa").eval()
+    if patch is not None:
+        patch(model)
+    rows = []
+    with torch.no_grad():
+        for part in ids.split(batch):
+            logits = model(part, use_cache=False).logits[:, :-1].float() / temperature
+            rows.append(torch.log_softmax(logits, -1).gather(-1, part[:, 1:, None]).squeeze(-1))
+    return torch.cat(rows)
+
+
+def log(path: Path, ids: torch.Tensor, sampler: torch.Tensor | None, trainer: torch.Tensor | None) -> Path:
+    """A log in moeparity's own format."""
+    columns = {"logprobs": sampler, "trainer_logprobs": trainer}
+    with path.open("w", encoding="utf-8") as file:
+        for i, row in enumerate(ids.tolist()):
+            record = {"id": str(i), "input_ids": row, "mask": [0] + [1] * (len(row) - 1)}
+            record |= {name: [None, *values[i].tolist()] for name, values in columns.items() if values is not None}
+            file.write(json.dumps(record) + "\n")
+    return path

@@ -1,0 +1,134 @@
+"""Evidence that transformers left, with a fault planted in one of two models of it, examined by the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import torch
+
+from moeparity.cli.schemas import report_schema
+from tests.command import inside
+from tests.doctor.programs import CHECKPOINT, drifted, log, scored, tokens
+
+SCALE = 0.2
+"""Large updates: what is planted shows in few tokens."""
+
+
+@pytest.fixture(scope="module")
+def ids() -> torch.Tensor:
+    return tokens(16, 24)
+
+
+@pytest.fixture(scope="module")
+def right(ids: torch.Tensor) -> torch.Tensor:
+    """What the trainer says, without a fault."""
+    return scored(CHECKPOINT, ids, 4)
+
+
+@pytest.fixture(scope="module")
+def previous(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return drifted(tmp_path_factory.mktemp("weights") / "previous", SCALE)
+
+
+def examined(folder: Path, previous: Path | None, *options: str) -> dict[str, Any]:
+    """The JSON of an examination by the command, with its exit code."""
+    done = inside(
+        "doctor", folder / "log.jsonl", "--checkpoint", CHECKPOINT, "--sampler", "hf-eager", "--json", folder / "out.json",
+        "--device", "cpu", *([] if previous is None else ["--previous", previous]), *options,
+    )  # fmt: skip
+    assert done.returncode in {0, 1, 3}, done.stderr
+    report: dict[str, Any] = json.loads((folder / "out.json").read_text())
+    jsonschema.validate(report, report_schema("examination"))
+    assert done.stdout.startswith({0: "PASS", 1: "FAIL", 3: "INCONCLUSIVE"}[done.returncode])
+    return {**report, "exit": done.returncode, "printed": done.stdout}
+
+
+@pytest.mark.parametrize(
+    ("stale", "named"),
+    [
+        (".layers.2.", "stale weights of layer 2"),
+        (".layers.1.mlp.experts.", "stale weights of layers[1].moe.experts"),
+        ("lm_head.", "stale weights of the head"),
+        (".self_attn.", "stale weights of all of attention"),
+    ],
+)
+def test_stale_weights_of_the_sampler_are_named(
+    tmp_path: Path, ids: torch.Tensor, right: torch.Tensor, previous: Path, stale: str, named: str
+) -> None:
+    mixed = drifted(tmp_path / "mixed", SCALE, keep=lambda name: stale not in name)
+    log(tmp_path / "log.jsonl", ids, scored(mixed, ids, 1), right)
+    of = examined(tmp_path, previous)
+    assert (of["answer"], of["blame"]["named"], of["exit"]) == ("named", [named], 1)
+    first = of["explanations"][0]
+    assert (first["name"], first["party"]) == (named, "sampler")
+    assert first["slope"]["low"] < 1 < first["slope"]["high"]
+    assert of["rivals"] == []
+
+
+def test_the_trainer_is_named_where_it_is_stale(
+    tmp_path: Path, ids: torch.Tensor, right: torch.Tensor, previous: Path
+) -> None:
+    mixed = drifted(tmp_path / "mixed", SCALE, keep=lambda name: ".layers.0." not in name)
+    log(tmp_path / "log.jsonl", ids, right, scored(mixed, ids, 1))
+    of = examined(tmp_path, previous)
+    assert (of["answer"], of["blame"]["named"]) == ("named", ["stale weights of layer 0"])
+    assert of["explanations"][0]["party"] == "trainer"
+
+
+def test_other_batches_of_a_right_program_are_noise(
+    tmp_path: Path, ids: torch.Tensor, right: torch.Tensor, previous: Path
+) -> None:
+    log(tmp_path / "log.jsonl", ids, scored(CHECKPOINT, ids, 1), right)
+    of = examined(tmp_path, previous)
+    assert (of["answer"], of["blame"]["kind"], of["exit"]) == ("noise", "nobody", 0)
+
+
+def test_a_sampler_alone_is_held_to_the_simulated_trainer(tmp_path: Path, ids: torch.Tensor, previous: Path) -> None:
+    mixed = drifted(tmp_path / "mixed", SCALE, keep=lambda name: ".layers.2." not in name)
+    log(tmp_path / "log.jsonl", ids, scored(mixed, ids, 1), None)
+    of = examined(tmp_path, previous)
+    assert (of["answer"], of["blame"]["named"]) == ("named", ["stale weights of layer 2"])
+    assert [record["party"] for record in of["records"]] == ["sampler"]
+
+
+def test_weights_of_neither_side_are_said_first(tmp_path: Path, ids: torch.Tensor, previous: Path) -> None:
+    log(tmp_path / "log.jsonl", ids, scored(previous, ids, 1), scored(previous, ids, 4))
+    of = examined(tmp_path, None)
+    assert (of["answer"], of["exit"], of["tried"]) == ("wrong checkpoint", 1, 1)
+
+
+def test_what_the_log_alone_names_is_not_simulated(tmp_path: Path, ids: torch.Tensor, right: torch.Tensor) -> None:
+    log(tmp_path / "log.jsonl", ids, scored(CHECKPOINT, ids, 1, temperature=0.6), right)
+    of = examined(tmp_path, None)
+    assert (of["answer"], of["tried"]) == ("logged", 1)
+    assert of["logged"]
+
+
+def test_a_mistake_in_the_model_code_is_named_without_an_earlier_checkpoint(
+    tmp_path: Path, ids: torch.Tensor, right: torch.Tensor
+) -> None:
+    def renormalised_otherwise(model: Any) -> None:
+        for layer in model.model.layers:
+            layer.mlp.gate.norm_topk_prob = not layer.mlp.gate.norm_topk_prob
+
+    log(tmp_path / "log.jsonl", ids, scored(CHECKPOINT, ids, 1, patch=renormalised_otherwise), right)
+    of = examined(tmp_path, None)
+    assert (of["answer"], of["blame"]["named"]) == ("named", ["renormalisation"])
+
+
+def test_a_fault_that_no_file_lists_is_not_given_the_nearest_name(
+    tmp_path: Path, ids: torch.Tensor, right: torch.Tensor, previous: Path
+) -> None:
+    def another_activation(model: Any) -> None:
+        for layer in model.model.layers:
+            layer.mlp.experts.act_fn = torch.nn.functional.gelu
+
+    log(tmp_path / "log.jsonl", ids, scored(CHECKPOINT, ids, 1, patch=another_activation), right)
+    of = examined(tmp_path, previous)
+    assert of["answer"] in {"not explained", "undecided"}
+    assert of["blame"]["named"] == []
+    assert of["asks"]

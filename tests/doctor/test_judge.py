@@ -1,0 +1,85 @@
+"""Shares, slopes and rankings of simulated differences, on numbers whose truth is known."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from moeparity.doctor.judge import Difference, legal_sizes, ranked
+
+SEQUENCES, LENGTH = 40, 30
+
+
+def drawn(seed: int, size: float = 1.0) -> torch.Tensor:
+    draw = torch.Generator().manual_seed(seed)
+    return size * torch.randn(SEQUENCES * LENGTH, generator=draw, dtype=torch.float64)
+
+
+def difference(d: torch.Tensor) -> Difference:
+    return Difference(d=d, sequence=torch.arange(SEQUENCES).repeat_interleave(LENGTH))
+
+
+def test_the_cause_explains_all_but_the_noise() -> None:
+    cause, noise = drawn(1), drawn(2, 0.5)
+    share = difference(cause + noise).share(cause)
+    assert share.low < 0.8 < share.high
+    assert share.high - share.low < 0.1
+    slope = difference(cause + noise).slope(cause)
+    assert slope.low < 1 < slope.high
+
+
+def test_what_is_no_cause_explains_nothing() -> None:
+    of = difference(drawn(1))
+    assert of.share(drawn(2)).high < 0
+    assert of.share(torch.zeros(SEQUENCES * LENGTH, dtype=torch.float64)).estimate == 0
+    assert of.slope(drawn(2)).low < 0 < of.slope(drawn(2)).high
+
+
+def test_half_a_cause_has_a_slope_of_two() -> None:
+    cause = drawn(1)
+    assert difference(cause).slope(cause / 2).estimate == pytest.approx(2)
+    assert difference(cause).share(cause / 2).estimate == pytest.approx(0.75)
+
+
+def test_the_whole_is_chosen_before_its_parts() -> None:
+    parts = [drawn(1), drawn(2)]
+    of = difference(parts[0] + parts[1] + drawn(3, 0.3))
+    ranking = ranked(of, [parts[0], parts[0] + parts[1], parts[1], drawn(4)], [1, 2, 1, 1])
+    assert ranking.order[0] == 1
+    assert ranking.rivals == ()
+
+
+def test_of_equal_bits_the_one_with_less_wrong_stays() -> None:
+    cause = drawn(1)
+    ranking = ranked(difference(cause), [cause, cause.clone()], [7, 1])
+    assert ranking.order == (1,)
+
+
+def test_what_can_not_be_told_apart_is_a_rival() -> None:
+    cause, noise = drawn(1), drawn(2, 0.5)
+    near = cause + drawn(3, 0.01)
+    ranking = ranked(difference(cause + noise), [near, cause], [1, 1])
+    assert set(ranking.order) == {0, 1}
+    assert len(ranking.rivals) == 1
+
+
+def test_what_one_half_would_choose_is_a_rival() -> None:
+    """A cause of some sequences only, such as those that a new replica sampled, is not told from a cause of others."""
+    odd = torch.arange(SEQUENCES).repeat_interleave(LENGTH) % 2 == 1
+    first, second = drawn(1) * odd, drawn(2) * ~odd
+    ranking = ranked(difference(first + second), [first, second], [1, 1])
+    assert set(ranking.rivals) == {ranking.order[1]}
+
+
+def test_not_finite_differences_are_left_out() -> None:
+    cause = drawn(1)
+    broken = cause.clone()
+    broken[3] = torch.nan
+    assert ranked(difference(cause), [broken, cause], [1, 1]).order == (1,)
+
+
+def test_the_largest_legal_difference_is_named() -> None:
+    base = drawn(1)
+    size, pair = legal_sizes({"a": base, "b": base + 0.25, "c": base - 0.5})
+    assert size == pytest.approx(0.75)
+    assert pair == ("b", "c")

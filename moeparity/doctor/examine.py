@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from moeparity.doctor.answer import answered, of_other_weights, ranking
-from moeparity.doctor.case import Case, Request, opened
-from moeparity.doctor.hypotheses import AS_CONFIGURED, coarse, parts
+from collections.abc import Sequence
+
+from moeparity.doctor.answer import answered, of_other_weights
+from moeparity.doctor.case import Case, Request, Tried, opened
+from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis, coarse, parts
 from moeparity.doctor.report import Examination
 from moeparity.logs.log_files import measure_files
 from moeparity.logs.request import Request as LogRequest
@@ -12,6 +14,10 @@ from moeparity.progress import Callback
 
 _ROUNDS = 3
 """Layers and kinds of nodes, then nodes, then experts."""
+_REFINED = 3
+"""So many hypotheses of a round are taken apart: those that explain most if they may be scaled, since a part of a layer
+makes a part of what the whole layer makes.
+"""
 
 
 def examine(request: Request, progress: Callback | None = None) -> Examination:
@@ -29,12 +35,21 @@ def examine(request: Request, progress: Callback | None = None) -> Examination:
     hypotheses = [each for each in coarse(graph, previous) if each is not AS_CONFIGURED]
     for _ in range(_ROUNDS):
         case.bench.score(hypotheses, [case.request.profile(party) for party in case.recorded])
-        tried += case.tried(hypotheses)
-        best = tried[ranking(case.difference, tried).order[0]]
-        hypotheses = list(parts(best.hypothesis, graph, previous))
+        new = case.tried(hypotheses)
+        tried += new
+        hypotheses = _parts_of_best(case, tried[-len(new) :])
         if not hypotheses:
             break
     return answered(case, tried, logged)
+
+
+def _parts_of_best(case: Case, tried: Sequence[Tried]) -> list[Hypothesis]:
+    """The parts of the hypotheses that explain most if they may be scaled."""
+    graph, previous = case.bench.model.graph, case.found.previous
+    along = {index: case.difference.along(each.simulated) for index, each in enumerate(tried)}
+    best = sorted((index for index in along if along[index]), key=lambda index: -along[index])[:_REFINED]
+    found = (part for index in best for part in parts(tried[index].hypothesis, graph, previous))
+    return list({part.name: part for part in found}.values())
 
 
 def _named_by_log(case: Case) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,13 +16,8 @@ from moeparity.plan.graph import Graph, Node
 
 STALE = "weights-of-another-checkpoint"
 STALE_EXPERT = "expert-of-another-checkpoint"
-_OF_LATER_LAYERS = {"lm_head": "the head", "embedding": "the embedding"}
-_KINDS = {
-    "attention": "all of attention",
-    "experts": "the routed experts of all layers",
-    "router": "the routers of all layers",
-    "norms": "all norms",
-}
+_ENDS = {"lm_head": "the head", "embedding": "the embedding"}
+_KINDS = {"attention": "attention", "experts": "routed experts", "routers": "routers", "norms": "norms"}
 _ALONE = 1
 
 
@@ -69,15 +64,40 @@ def coarse(graph: Graph, previous: Path | None) -> Iterator[Hypothesis]:
 
 
 def parts(of: Hypothesis, graph: Graph, previous: Path | None) -> Iterator[Hypothesis]:
-    """Parts of a hypothesis: single nodes of several, single experts of one node of experts."""
+    """Parts of a hypothesis: of several nodes those of one layer, those of one kind, and each alone; of one node of
+    experts each expert.
+    """
     by_name = {node.name: node for node in graph.nodes}
     if previous is None or not of.plants or of.plants[0].fault.name != STALE:
         return
     nodes = [by_name[plant.node] for plant in of.plants]
     if len(nodes) > _ALONE:
-        yield from (_of_nodes(f"weights of {node.name}", [node], previous) for node in nodes)
+        for says, group in _groups(nodes):
+            if len(group) < len(nodes):
+                yield _of_nodes(f"weights of {says}", group, previous)
     elif nodes[0].op.name == "experts":
         yield from (_expert(nodes[0], expert, previous) for expert in range(experts_of(nodes[0])))
+
+
+def _groups(nodes: Sequence[Node]) -> Iterator[tuple[str, list[Node]]]:
+    """Nodes that a part of a program would leave stale together, with what to call them."""
+    layers = sorted({node.layer for node in nodes if node.layer is not None})
+    for layer in layers:
+        of_layer = [node for node in nodes if node.layer == layer]
+        if len(layers) > _ALONE and len(of_layer) > _ALONE:
+            yield _of_layer(of_layer, layer), of_layer
+    for kind, says in _KINDS.items():
+        of_kind = [node for node in nodes if _is(node, kind)]
+        if len(of_kind) > _ALONE:
+            yield f"{says} of {'all layers' if len(layers) > _ALONE else f'layer {layers[0]}'}", of_kind
+    for node in nodes:
+        yield node.name, [node]
+
+
+def _of_layer(nodes: Sequence[Node], layer: int) -> str:
+    """What to call these nodes of a layer: by their kind, if all are of one."""
+    says = next((says for kind, says in _KINDS.items() if all(_is(node, kind) for node in nodes)), None)
+    return f"layer {layer}" if says is None else f"{says} of layer {layer}"
 
 
 def _stale(graph: Graph, previous: Path) -> Iterator[Hypothesis]:
@@ -85,22 +105,23 @@ def _stale(graph: Graph, previous: Path) -> Iterator[Hypothesis]:
     for layer in range(graph.layers):
         yield _of_nodes(f"weights of layer {layer}", [n for n in weighted if n.layer == layer], previous)
     for node in (node for node in weighted if node.layer is None):
-        yield _of_nodes(f"weights of {_OF_LATER_LAYERS.get(node.op.name, node.name)}", [node], previous)
+        yield _of_nodes(f"weights of {_ENDS.get(node.op.name, node.name)}", [node], previous)
     for kind, says in _KINDS.items():
-        of_kind = [node for node in weighted if _kind(node) == kind]
+        of_kind = [node for node in weighted if _is(node, kind)]
         if len(of_kind) > _ALONE:
-            yield _of_nodes(f"weights of {says}", of_kind, previous)
+            yield _of_nodes(f"weights of {says} of all layers", of_kind, previous)
     yield _of_nodes("all weights", weighted, previous)
 
 
-def _kind(node: Node) -> str:
-    if node.op.name == "rms_norm":
-        return "norms"
-    if node.op.name in {"gate", "router"}:
-        return "router"
-    if node.op.name == "experts":
-        return "experts"
-    return "attention" if ".attention." in node.name else ""
+def _is(node: Node, kind: str) -> bool:
+    """Whether a node is of a kind; the norm before a block is a norm and no part of the block."""
+    if kind == "norms":
+        return node.op.name == "rms_norm"
+    if kind == "routers":
+        return node.op.name in {"gate", "router"}
+    if kind == "experts":
+        return node.op.name == "experts"
+    return ".attention." in node.name and not node.name.endswith(".norm")
 
 
 def _of_nodes(what: str, nodes: Iterable[Node], previous: Path) -> Hypothesis:

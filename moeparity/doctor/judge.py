@@ -35,7 +35,7 @@ class Difference:
 
     def share(self, x: Tensor) -> Interval:
         """What x explains of the difference: 1 - sum (d - x)^2 / sum d^2."""
-        return self.advantage(x, torch.zeros_like(x))
+        return self._if_equal(x) or self.advantage(x, torch.zeros_like(x))
 
     def advantage(self, of: Tensor, over: Tensor) -> Interval:
         """By how much more of sum d^2 `of` explains than `over`, as a fraction of it."""
@@ -44,7 +44,20 @@ class Difference:
 
     def slope(self, x: Tensor) -> Interval:
         """The factor b with which b x comes nearest to d."""
-        return token_mean(self._sums(self.d * x), self._sums(x * x), level=LEVEL)
+        return self._if_equal(x) or token_mean(self._sums(self.d * x), self._sums(x * x), level=LEVEL)
+
+    def _if_equal(self, x: Tensor) -> Interval | None:
+        """1 without doubt where x is d to the last bit, which has no spread from which an interval could be made."""
+        if not bool(x.any()) or not torch.equal(self.d, x):
+            return None
+        return Interval(estimate=1.0, low=1.0, high=1.0, level=LEVEL, method="exact", tokens=x.numel())
+
+    def along(self, x: Tensor) -> float:
+        """What x explains of sum d^2 if it may be scaled: that of which the cause is a part, or which is a part of the
+        cause, explains something. 0 where the factor is not surely above 0.
+        """
+        square = float((x * x).sum())
+        return float((self.d * x).sum()) ** 2 / square if square and self.slope(x).low > 0 else 0.0
 
     def _sums(self, x: Tensor) -> Tensor:
         """fp64 [B]: x summed over the tokens of each sequence."""

@@ -36,10 +36,11 @@ def previous(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def examined(folder: Path, previous: Path | None, *options: str) -> dict[str, Any]:
     """The JSON of an examination by the command, with its exit code."""
+    further = [*options, *([] if previous is None else ["--previous", previous])]
+    weights = ["--checkpoint", CHECKPOINT, "--device", "cpu"]
     done = inside(
-        "doctor", folder / "log.jsonl", "--checkpoint", CHECKPOINT, "--sampler", "hf-eager", "--json", folder / "out.json",
-        "--device", "cpu", *([] if previous is None else ["--previous", previous]), *options,
-    )  # fmt: skip
+        "doctor", folder / "log.jsonl", *weights, "--sampler", "hf-eager", "--json", folder / "out.json", *further
+    )
     assert done.returncode in {0, 1, 3}, done.stderr
     report: dict[str, Any] = json.loads((folder / "out.json").read_text())
     jsonschema.validate(report, report_schema("examination"))
@@ -53,7 +54,7 @@ def examined(folder: Path, previous: Path | None, *options: str) -> dict[str, An
         (".layers.2.", "stale weights of layer 2"),
         (".layers.1.mlp.experts.", "stale weights of layers[1].moe.experts"),
         ("lm_head.", "stale weights of the head"),
-        (".self_attn.", "stale weights of all of attention"),
+        (".self_attn.", "stale weights of attention of all layers"),
     ],
 )
 def test_stale_weights_of_the_sampler_are_named(
@@ -125,7 +126,7 @@ def test_a_fault_that_no_file_lists_is_not_given_the_nearest_name(
 ) -> None:
     def another_activation(model: Any) -> None:
         for layer in model.model.layers:
-            layer.mlp.experts.act_fn = torch.nn.functional.gelu
+            layer.mlp.experts.act_fn = torch.nn.GELU()
 
     log(tmp_path / "log.jsonl", ids, scored(CHECKPOINT, ids, 1, patch=another_activation), right)
     of = examined(tmp_path, previous)

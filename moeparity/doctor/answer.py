@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from moeparity.doctor.case import Case, Tried
-from moeparity.doctor.evidence import Found
+from moeparity.doctor.evidence import Evidence
 from moeparity.doctor.hypotheses import AS_CONFIGURED
 from moeparity.doctor.judge import Difference, Ranking, legal_sizes, ranked
 from moeparity.doctor.report import BEYOND, Answer, Examination, Explanation, Record
@@ -155,26 +155,25 @@ def _records(case: Case) -> tuple[Record, ...]:
 
 def _evidence(case: Case) -> list[str]:
     """What there is and what it was taken for, in three lines, and what was taken for nothing."""
-    found, difference = case.found, case.difference
-    both = enumerated([*case.recorded])
+    evidence, difference = case.evidence, case.difference
     sequences = counted(int(torch.unique(difference.sequence).numel()), "sequence")
-    log = few([display_path(path) for path in found.logs], 2)
+    log = few([display_path(path) for path in evidence.logs], 2)
     lines = [
-        f"{log}: {difference.d.numel():,} tokens of {sequences} with log-probabilities of {both}",
-        f"{display_path(found.checkpoint)}: the weights that both sides were to have",
+        f"{log}: {difference.d.numel():,} tokens of {sequences}, recorded by {enumerated([*case.recorded])}",
+        f"{display_path(evidence.checkpoint)}: the weights that both sides were to have",
     ]
     lines.append(
         "no checkpoint of the weights before the update"
-        if found.previous is None
-        else f"{display_path(found.previous)}: the weights before the update"
+        if evidence.previous is None
+        else f"{display_path(evidence.previous)}: the weights before the update"
     )
-    return [*lines, *_aside(found)]
+    return [*lines, *_aside(evidence)]
 
 
-def _aside(found: Found) -> list[str]:
-    if not found.strangers:
+def _aside(evidence: Evidence) -> list[str]:
+    if not evidence.strangers:
         return []
-    names = few([display_path(path) for path, _ in found.strangers], _STRANGERS)
+    names = few([display_path(path) for path, _ in evidence.strangers], _STRANGERS)
     return [f"not taken for evidence: {names}"]
 
 
@@ -187,7 +186,7 @@ def _asks(case: Case, answer: Answer) -> list[str]:
         for party in ("sampler", "trainer")
         if party not in case.recorded
     ]
-    if case.found.previous is None:
+    if case.evidence.previous is None:
         asks.append("--previous FOLDER, the weights before the update: it settles whether a part of them is stale")
     if answer == "undecided" and not math.isinf(case.difference.mean(case.difference.d).high):
         asks.append("more sequences (--sequences, or a larger log): intervals are over sequences")

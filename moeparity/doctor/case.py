@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from moeparity.doctor.evidence import Batch, Found, batch, find
+from moeparity.doctor.evidence import Batch, Evidence, batch, find
 from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis, runnable
 from moeparity.doctor.judge import Difference
 from moeparity.doctor.report import Party
@@ -105,27 +105,27 @@ class Tried:
 class Case:
     """Records, and the bench.
 
-    recorded: log P by party, fp64 [N], at the tokens of `kept`, the scored tokens at which every party that recorded
+    recorded: log P by party, fp64 [N], at the tokens of `mask`, the scored tokens at which every party that recorded
     anything did so. difference: sampler minus trainer there; a party without a record is taken as simulated.
     """
 
     request: Request
-    found: Found
+    evidence: Evidence
     of_log: Batch
     bench: Bench
-    kept: Tensor
+    mask: Tensor
     recorded: Mapping[Party, Tensor]
     difference: Difference
 
     def right(self, party: Party) -> Tensor:
-        """The log-probabilities of a party with nothing wrong, at the kept tokens: fp64 [N] in nats."""
+        """The log-probabilities of a party with nothing wrong, at the mask tokens: fp64 [N] in nats."""
         return self._scored(party, _AS_RUN)
 
     @property
     def legal(self) -> dict[str, Tensor]:
         """The same of engines that make no mistake, by profile."""
         keys = [Key(name, _AS_RUN) for name in LEGAL]
-        return {key.profile: self.bench.scored[key][self.kept] for key in keys if key in self.bench.scored}
+        return {key.profile: self.bench.scored[key][self.mask] for key in keys if key in self.bench.scored}
 
     def tried(self, hypotheses: Iterable[Hypothesis]) -> list[Tried]:
         """Those of the hypotheses that ran, for each party that recorded anything."""
@@ -151,7 +151,7 @@ class Case:
         return self._scored("sampler", AS_CONFIGURED.name) - self._scored("trainer", AS_CONFIGURED.name)
 
     def _scored(self, party: Party, name: str) -> Tensor:
-        return self.bench.scored[Key(self.request.profile(party), name)][self.kept]
+        return self.bench.scored[Key(self.request.profile(party), name)][self.mask]
 
 
 def opened(request: Request, progress: Callback | None = None) -> Case:
@@ -160,37 +160,37 @@ def opened(request: Request, progress: Callback | None = None) -> Case:
     Raises MoeparityError for evidence that can't be used: no log, no checkpoint, tokens outside the vocabulary, or
     profiles that do not fit the model.
     """
-    found = find(request.evidence, request.checkpoint, request.previous)
-    of_log = batch(found, request.sequences)
-    model = open_model(found.checkpoint, device=request.device, progress=progress)
-    tokens = _on_device(of_log.tokens, model, Where(found.logs[0]))
+    evidence = find(request.evidence, request.checkpoint, request.previous)
+    of_log = batch(evidence, request.sequences)
+    model = open_model(evidence.checkpoint, device=request.device, progress=progress)
+    tokens = _on_device(of_log.tokens, model, Where(evidence.logs[0]))
     bases = _bases(request, model, of_log.sampling, model.dtype, LEGAL)
     bench = Bench(model, tokens, bases, _bases(request, model, of_log.sampling, "fp32", ()), progress)
     bench.start()
-    return _case(request, found, of_log, bench)
+    return _case(request, evidence, of_log, bench)
 
 
-def _case(request: Request, found: Found, of_log: Batch, bench: Bench) -> Case:
-    mask = of_log.tokens.loss_mask
+def _case(request: Request, evidence: Evidence, of_log: Batch, bench: Bench) -> Case:
+    scored_mask = of_log.tokens.loss_mask
     columns: dict[Party, Tensor | None] = {
         "sampler": of_log.tokens.logprobs,
         "trainer": of_log.tokens.trainer_logprobs,
     }
-    recorded = {party: values[mask] for party, values in columns.items() if values is not None}
+    recorded = {party: values[scored_mask] for party, values in columns.items() if values is not None}
     recorded = {party: values for party, values in recorded.items() if bool(values.isfinite().any())}
-    kept = torch.ones(int(mask.sum()), dtype=torch.bool)
+    mask = torch.ones(int(scored_mask.sum()), dtype=torch.bool)
     for values in recorded.values():
-        kept &= values.isfinite()
-    if not bool(kept.any()):
-        raise LogError(f"{Where(found.logs[0])}: no token has a log-probability of every side that recorded any.")
+        mask &= values.isfinite()
+    if not bool(mask.any()):
+        raise LogError(f"{Where(evidence.logs[0])}: no token has a log-probability of every side that recorded any.")
     case = Case(
         request=request,
-        found=found,
+        evidence=evidence,
         of_log=of_log,
         bench=bench,
-        kept=kept,
-        recorded={party: values[kept] for party, values in recorded.items()},
-        difference=Difference(d=torch.empty(0), sequence=mask.nonzero()[:, 0][kept]),
+        mask=mask,
+        recorded={party: values[mask] for party, values in recorded.items()},
+        difference=Difference(d=torch.empty(0), sequence=scored_mask.nonzero()[:, 0][mask]),
     )
     sides = [case.recorded.get(party, case.right(party)) for party in ("sampler", "trainer")]
     return replace(case, difference=replace(case.difference, d=sides[0] - sides[1]))

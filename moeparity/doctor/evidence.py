@@ -16,11 +16,11 @@ from moeparity.logs.tokens import tokens_of
 
 _CONFIG = "config.json"
 _LOGS = {".jsonl", ".json", ".parquet", ".pt", ".safetensors", ".gz"}
-_CURRENT, _PREVIOUS = "checkpoint", "previous"
+_PREVIOUS = "previous"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Evidence:
     """The evidence, by what it was taken for.
 
     logs: files with log-probabilities. checkpoint: the folder of the weights that both sides were to have. previous:
@@ -44,7 +44,7 @@ class Batch:
     sampling: Sampling | None
 
 
-def find(given: Sequence[Path], checkpoint: Path | None = None, previous: Path | None = None) -> Found:
+def find(places: Sequence[Path], checkpoint: Path | None = None, previous: Path | None = None) -> Evidence:
     """Sort files and folders by their contents.
 
     A folder with a config.json is a checkpoint; of any other folder, each file and each folder in it is looked at. A
@@ -54,14 +54,14 @@ def find(given: Sequence[Path], checkpoint: Path | None = None, previous: Path |
     logs: list[Path] = []
     strangers: list[tuple[Path, str]] = []
     checkpoints: list[Path] = []
-    for path, named in _places(given):
+    for path, by_name in _looked_at(places):
         if _is_checkpoint(path):
             checkpoints.append(path)
             continue
         reason = _no_log(path)
         if reason is None:
             logs.append(path)
-        elif named:
+        elif by_name:
             raise LogError(reason)
         else:
             strangers.append((path, reason))
@@ -69,18 +69,18 @@ def find(given: Sequence[Path], checkpoint: Path | None = None, previous: Path |
     if previous is None:
         previous = next((folder for folder in others if folder.name == _PREVIOUS), None)
         others = [folder for folder in others if folder != previous]
-    current = _one(others, checkpoint)
+    current = _current(others, checkpoint)
     if not logs:
         raise MoeparityError(
-            f"doctor: no log of log-probabilities in {listed(display_path(path) for path in given)}. Give the file "
+            f"doctor: no log of log-probabilities in {listed(display_path(path) for path in places)}. Give the file "
             "that the sampler or the trainer wrote (docs/logs.md)."
         )
-    return Found(logs=tuple(logs), checkpoint=current, previous=previous, strangers=tuple(strangers))
+    return Evidence(logs=tuple(logs), checkpoint=current, previous=previous, strangers=tuple(strangers))
 
 
-def _places(given: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
+def _looked_at(places: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
     """Files and checkpoint folders; True for those that were named themselves."""
-    for path in given:
+    for path in places:
         if not paths.present(path):
             raise MoeparityError(f"{Where(path)}: there is no such file or folder. Check the path.")
         if not paths.is_folder(path) or _is_checkpoint(path):
@@ -106,10 +106,10 @@ def _no_log(path: Path) -> str | None:
     return None
 
 
-def _one(folders: Sequence[Path], given: Path | None) -> Path:
+def _current(folders: Sequence[Path], checkpoint: Path | None) -> Path:
     """The checkpoint that both sides were to have."""
-    if given is not None:
-        return given
+    if checkpoint is not None:
+        return checkpoint
     if len(folders) == 1:
         return folders[0]
     if not folders:
@@ -123,8 +123,8 @@ def _one(folders: Sequence[Path], given: Path | None) -> Path:
     )
 
 
-def batch(found: Found, most: int) -> Batch:
+def batch(evidence: Evidence, most: int) -> Batch:
     """The first `most` sequences of the logs. Raises LogError."""
-    logged = tokens_of(open_sampled(found.logs), most=most)
+    logged = tokens_of(open_sampled(evidence.logs), most=most)
     stated = [sampling for sampling, _ in logged.sampling]
     return Batch(tokens=logged.tokens, left_out=logged.left_out, sampling=stated[0] if len(stated) == 1 else None)

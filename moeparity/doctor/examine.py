@@ -31,7 +31,7 @@ def examine(request: Request, progress: Callback | None = None) -> Examination:
     logged = _named_by_log(case)
     if of_other_weights(case) or (logged and not request.every):
         return answered(case, tried, logged)
-    graph, previous = case.bench.model.graph, case.found.previous
+    graph, previous = case.bench.model.graph, case.evidence.previous
     hypotheses = [each for each in coarse(graph, previous) if each is not AS_CONFIGURED]
     for _ in range(_ROUNDS):
         case.bench.score(hypotheses, [case.request.profile(party) for party in case.recorded])
@@ -45,16 +45,16 @@ def examine(request: Request, progress: Callback | None = None) -> Examination:
 
 def _parts_of_best(case: Case, tried: Sequence[Tried]) -> list[Hypothesis]:
     """The parts of the hypotheses that explain most if they may be scaled."""
-    graph, previous = case.bench.model.graph, case.found.previous
+    graph, previous = case.bench.model.graph, case.evidence.previous
     along = {index: case.difference.along(each.simulated) for index, each in enumerate(tried)}
     best = sorted((index for index in along if along[index]), key=lambda index: -along[index])[:_REFINED]
-    found = (part for index in best for part in parts(tried[index].hypothesis, graph, previous))
-    return list({part.name: part for part in found}.values())
+    all_parts = (part for index in best for part in parts(tried[index].hypothesis, graph, previous))
+    return list({part.name: part for part in all_parts}.values())
 
 
 def _named_by_log(case: Case) -> tuple[str, ...]:
     """The mistakes in meaning that the log alone names; () if it has one side only."""
     if case.recorded.keys() != {"sampler", "trainer"}:
         return ()
-    diagnosis = measure_files(case.found.logs, LogRequest()).diagnosis
+    diagnosis = measure_files(case.evidence.logs, LogRequest()).diagnosis
     return () if diagnosis is None else diagnosis.names("named", "semantics")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,13 @@ from moeparity.plan.graph import Graph, Node
 
 STALE = "weights-of-another-checkpoint"
 STALE_EXPERT = "expert-of-another-checkpoint"
-_ENDS = {"lm_head": "the head", "embedding": "the embedding"}
-_KINDS = {"attention": "attention", "experts": "routed experts", "routers": "routers", "norms": "norms"}
+_KINDS = {
+    "attention": re.compile(r"\.attention\.(?!norm$)"),
+    "routed experts": re.compile(r"\.experts$"),
+    "routers": re.compile(r"\.(gate|router)$"),
+    "norms": re.compile(r"norm$"),
+}
+"""What a program may leave stale in all layers, by names of nodes; the norm before a block is no part of the block."""
 _ALONE = 1
 
 
@@ -75,7 +81,7 @@ def parts(of: Hypothesis, graph: Graph, previous: Path | None) -> Iterator[Hypot
         for says, group in _groups(nodes):
             if len(group) < len(nodes):
                 yield _of_nodes(f"weights of {says}", group, previous)
-    elif nodes[0].op.name == "experts":
+    elif _sits(graph, nodes[0], STALE_EXPERT):
         yield from (_expert(nodes[0], expert, previous) for expert in range(experts_of(nodes[0])))
 
 
@@ -86,8 +92,8 @@ def _groups(nodes: Sequence[Node]) -> Iterator[tuple[str, list[Node]]]:
         of_layer = [node for node in nodes if node.layer == layer]
         if len(layers) > _ALONE and len(of_layer) > _ALONE:
             yield _of_layer(of_layer, layer), of_layer
-    for kind, says in _KINDS.items():
-        of_kind = [node for node in nodes if _is(node, kind)]
+    for says, pattern in _KINDS.items():
+        of_kind = [node for node in nodes if pattern.search(node.name)]
         if len(of_kind) > _ALONE:
             yield f"{says} of {'all layers' if len(layers) > _ALONE else f'layer {layers[0]}'}", of_kind
     for node in nodes:
@@ -96,7 +102,7 @@ def _groups(nodes: Sequence[Node]) -> Iterator[tuple[str, list[Node]]]:
 
 def _of_layer(nodes: Sequence[Node], layer: int) -> str:
     """What to call these nodes of a layer: by their kind, if all are of one."""
-    says = next((says for kind, says in _KINDS.items() if all(_is(node, kind) for node in nodes)), None)
+    says = next((kind for kind, name in _KINDS.items() if all(name.search(node.name) for node in nodes)), None)
     return f"layer {layer}" if says is None else f"{says} of layer {layer}"
 
 
@@ -105,31 +111,20 @@ def _stale(graph: Graph, previous: Path) -> Iterator[Hypothesis]:
     for layer in range(graph.layers):
         yield _of_nodes(f"weights of layer {layer}", [n for n in weighted if n.layer == layer], previous)
     for node in (node for node in weighted if node.layer is None):
-        yield _of_nodes(f"weights of {_ENDS.get(node.op.name, node.name)}", [node], previous)
-    for kind, says in _KINDS.items():
-        of_kind = [node for node in weighted if _is(node, kind)]
+        yield _of_nodes(f"weights of {node.name}", [node], previous)
+    for says, pattern in _KINDS.items():
+        of_kind = [node for node in weighted if pattern.search(node.name)]
         if len(of_kind) > _ALONE:
             yield _of_nodes(f"weights of {says} of all layers", of_kind, previous)
     yield _of_nodes("all weights", weighted, previous)
 
 
-def _is(node: Node, kind: str) -> bool:
-    """Whether a node is of a kind; the norm before a block is a norm and no part of the block."""
-    if kind == "norms":
-        return node.op.name == "rms_norm"
-    if kind == "routers":
-        return node.op.name in {"gate", "router"}
-    if kind == "experts":
-        return node.op.name == "experts"
-    return ".attention." in node.name and not node.name.endswith(".norm")
-
-
-def _of_nodes(what: str, nodes: Iterable[Node], previous: Path) -> Hypothesis:
+def _of_nodes(noun: str, nodes: Iterable[Node], previous: Path) -> Hypothesis:
     fault = shipped_faults()[STALE]
     values = (("checkpoint", str(previous)),)
     return Hypothesis(
-        name=f"stale {what}",
-        says=f"has {what} as they were in {previous.name}",
+        name=f"stale {noun}",
+        says=f"has {noun} as they were in {previous.name}",
         change="send these weights again, and hold both sides to them: `moeparity weights` names each that differs",
         plants=tuple(Plant(node=node.name, fault=fault, values=values) for node in nodes),
     )

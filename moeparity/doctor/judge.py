@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -42,6 +43,14 @@ class Difference:
         gain = (self.d - over) ** 2 - (self.d - of) ** 2
         return token_mean(self._sums(gain), self._sums(self.d**2), level=LEVEL)
 
+    def prefers(self, x: Tensor, y: Tensor) -> bool:
+        """Whether x surely explains more than y: on average, or in surely most of the sequences, since an average that
+        few of them carry has no bounds.
+        """
+        gains = self._sums((self.d - y) ** 2 - (self.d - x) ** 2)
+        better, worse = int((gains > 0).sum()), int((gains < 0).sum())
+        return self.advantage(x, y).low > 0 or _at_least(better, better + worse) < (1 - LEVEL) / 2
+
     def slope(self, x: Tensor) -> Interval:
         """The factor b with which b x comes nearest to d."""
         return self._if_equal(x) or token_mean(self._sums(self.d * x), self._sums(x * x), level=LEVEL)
@@ -81,17 +90,20 @@ def ranked(difference: Difference, simulated: Sequence[Tensor], weights: Sequenc
     distinct: dict[bytes, int] = {}
     for index in sorted(range(len(simulated)), key=lambda index: weights[index]):
         distinct.setdefault(simulated[index].numpy().tobytes(), index)
-    left = [index for index in distinct.values() if bool(simulated[index].isfinite().all())]
-    errors = {index: (difference.d - simulated[index]) ** 2 for index in left}
-    order = sorted(left, key=lambda index: (float(errors[index].sum()), weights[index]))
+    finite = [index for index in distinct.values() if bool(simulated[index].isfinite().all())]
+    errors = {index: (difference.d - simulated[index]) ** 2 for index in finite}
+    order = sorted(finite, key=lambda index: (float(errors[index].sum()), weights[index]))
     first, half = order[0], difference.half
-    chosen = {min(left, key=lambda index: float(errors[index][half == which].sum())) for which in (0, 1)}
+    chosen = {min(finite, key=lambda index: float(errors[index][half == which].sum())) for which in (0, 1)}
     rivals = [
-        index
-        for index in order[1:]
-        if index in chosen or not difference.advantage(simulated[first], simulated[index]).low > 0
+        index for index in order[1:] if index in chosen or not difference.prefers(simulated[first], simulated[index])
     ]
     return Ranking(tuple(order), tuple(rivals))
+
+
+def _at_least(heads: int, tosses: int) -> float:
+    """The probability of so many heads or more, of so many tosses of a fair coin."""
+    return float(sum(math.comb(tosses, k) for k in range(heads, tosses + 1)) / 2**tosses)
 
 
 def legal_sizes(scores: Mapping[str, Tensor]) -> tuple[float, tuple[str, str]]:

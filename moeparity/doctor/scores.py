@@ -54,10 +54,10 @@ def scores(
 
     `tokens` are on the model's device. A plan that an op refuses on these tokens is left out.
     """
-    left = dict(plans)
-    while left:
-        walkers = [Walker(name=key, plan=plan, schedule=MicroBatches(MICRO_BATCH)) for key, plan in left.items()]
-        observer = _Scores(output=model.graph.scores, tokens=tokens, walkers=tuple(left))
+    pending = dict(plans)
+    while pending:
+        walkers = [Walker(name=key, plan=plan, schedule=MicroBatches(MICRO_BATCH)) for key, plan in pending.items()]
+        observer = _Scores(output=model.graph.scores, tokens=tokens, walkers=tuple(pending))
         try:
             run(
                 walkers,
@@ -68,7 +68,7 @@ def scores(
                 progress=progress,
             )
         except WalkersRefusedError as refused:
-            left = {key: plan for key, plan in left.items() if key not in refused.walkers}
+            pending = {key: plan for key, plan in pending.items() if key not in refused.walkers}
             continue
-        return {key: torch.cat(observer.parts[key]) for key in left}
+        return {key: torch.cat(observer.parts[key]) for key in pending}
     return {}

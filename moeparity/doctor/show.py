@@ -70,8 +70,8 @@ def cause(of: Examination) -> str:
     first = of.explanations[0]
     if of.answer == "named":
         is_noise = of.left.low < BEYOND * of.legal
-        left = "what is left is no more than noise" if is_noise else "and more is wrong: what is left is no noise"
-        return f"the {first.party} {first.says}: that explains {_share(first)} of the difference, {left}"
+        remainder = "what is left is no more than noise" if is_noise else "and more is wrong: what is left is no noise"
+        return f"the {first.party} {first.says}: that explains {_share(first)} of the difference, {remainder}"
     if of.answer == "logged":
         return f"the log alone names it: {enumerated(of.logged)} (`moeparity metrics` says how)"
     if of.answer == "undecided" and of.rivals and first.share.high > 0:

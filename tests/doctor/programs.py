@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import zlib
 from collections.abc import Callable
@@ -15,29 +16,42 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 ROOT = Path(__file__).parents[2]
-CHECKPOINT = ROOT / "checkpoints" / "quickstart"
+QUICKSTART = ROOT / "checkpoints" / "quickstart"
 TOKENS = ROOT / "recipes" / "rounding.safetensors"
 Patch = Callable[[Any], None]
+_BEYOND = re.compile(r"\.layers\.[23]\.")
 
 
-def drifted(folder: Path, scale: float, keep: Callable[[str], bool] | None = None) -> Path:
-    """The checkpoint with all its weights but those to `keep` moved by a fraction, as updates move them; always in the
-    same way.
-    """
-    shutil.copytree(CHECKPOINT, folder)
+def two_layers(folder: Path) -> Path:
+    """The first two layers of the shipped checkpoint, with its ends."""
+    shutil.copytree(QUICKSTART, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 2, "max_window_layers": 2}))
     for file in folder.glob("*.safetensors"):
         weights = load_file(file)
-        save_file(
-            {name: w if keep is not None and keep(name) else _moved(name, w, scale) for name, w in weights.items()},
-            file,
-            {"format": "pt"},
-        )
+        save_file({name: w for name, w in weights.items() if not _BEYOND.search(name)}, file, {"format": "pt"})
     return folder
 
 
-def _moved(name: str, weight: torch.Tensor, scale: float) -> torch.Tensor:
+def drifted(
+    checkpoint: Path, folder: Path, keep: Callable[[str], bool] | None = None, *, fraction: float = 0.2
+) -> Path:
+    """The checkpoint with all its weights but those to `keep` moved by a fraction, as an update moves them; always
+    in the same way.
+    """
+    shutil.copytree(checkpoint, folder)
+    for file in folder.glob("*.safetensors"):
+        moved = {
+            name: w if keep is not None and keep(name) else _moved(name, w, fraction)
+            for name, w in load_file(file).items()
+        }
+        save_file(moved, file, {"format": "pt"})
+    return folder
+
+
+def _moved(name: str, weight: torch.Tensor, fraction: float) -> torch.Tensor:
     draw = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-    return (weight.float() * (1 + scale * torch.randn(weight.shape, generator=draw))).to(weight.dtype)
+    return (weight.float() * (1 + fraction * torch.randn(weight.shape, generator=draw))).to(weight.dtype)
 
 
 def tokens(sequences: int, length: int) -> torch.Tensor:
@@ -46,10 +60,16 @@ def tokens(sequences: int, length: int) -> torch.Tensor:
 
 
 def scored(
-    checkpoint: Path, ids: torch.Tensor, batch: int, *, temperature: float = 1.0, patch: Patch | None = None
+    checkpoint: Path,
+    ids: torch.Tensor,
+    batch: int,
+    *,
+    temperature: float = 1.0,
+    patch: Patch | None = None,
+    kernel: str = "sdpa",
 ) -> torch.Tensor:
     """What a transformers of this checkpoint says of the tokens, in batches of a size: fp32 [B, T - 1] in nats."""
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.bfloat16, attn_implementation="sdpa").eval()
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.bfloat16, attn_implementation=kernel).eval()
     if patch is not None:
         patch(model)
     rows = []

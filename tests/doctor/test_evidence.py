@@ -9,7 +9,7 @@ import torch
 
 from moeparity.doctor.evidence import batch, find
 from moeparity.errors import LogError, MoeparityError
-from tests.doctor.programs import CHECKPOINT, log, tokens
+from tests.doctor.programs import QUICKSTART, log, tokens
 
 
 @pytest.fixture
@@ -17,8 +17,8 @@ def folder(tmp_path: Path) -> Path:
     """A log, two checkpoints, and files of strangers."""
     ids = tokens(3, 8)
     log(tmp_path / "log.jsonl", ids, -torch.ones(3, 7), -torch.ones(3, 7))
-    (tmp_path / "previous").symlink_to(CHECKPOINT)
-    (tmp_path / "step-120").symlink_to(CHECKPOINT)
+    (tmp_path / "previous").symlink_to(QUICKSTART)
+    (tmp_path / "step-120").symlink_to(QUICKSTART)
     (tmp_path / "README.txt").write_text("of a stranger")
     (tmp_path / "metrics.jsonl").write_text('{"loss": 1.0}\n')
     (tmp_path / "notes").mkdir()
@@ -26,16 +26,16 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_folder_is_sorted_by_contents(folder: Path) -> None:
-    found = find([folder])
-    assert found.logs == (folder / "log.jsonl",)
-    assert found.checkpoint == folder / "step-120"
-    assert found.previous == folder / "previous"
-    assert [path.name for path, _ in found.strangers] == ["README.txt", "metrics.jsonl"]
+    evidence = find([folder])
+    assert evidence.logs == (folder / "log.jsonl",)
+    assert evidence.checkpoint == folder / "step-120"
+    assert evidence.previous == folder / "previous"
+    assert [path.name for path, _ in evidence.strangers] == ["README.txt", "metrics.jsonl"]
 
 
 def test_what_is_named_is_taken_as_named(folder: Path) -> None:
-    found = find([folder / "log.jsonl"], folder / "previous", folder / "step-120")
-    assert (found.checkpoint, found.previous) == (folder / "previous", folder / "step-120")
+    evidence = find([folder / "log.jsonl"], folder / "previous", folder / "step-120")
+    assert (evidence.checkpoint, evidence.previous) == (folder / "previous", folder / "step-120")
     assert find([folder / "log.jsonl", folder / "step-120"]).previous is None
 
 
@@ -56,7 +56,7 @@ def test_what_is_missing_is_said(folder: Path, tmp_path: Path) -> None:
 
 
 def test_two_checkpoints_are_not_guessed_between(folder: Path) -> None:
-    (folder / "step-121").symlink_to(CHECKPOINT)
+    (folder / "step-121").symlink_to(QUICKSTART)
     with pytest.raises(MoeparityError, match="2 checkpoints"):
         find([folder])
     assert find([folder], folder / "step-121").checkpoint == folder / "step-121"

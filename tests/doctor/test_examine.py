@@ -12,32 +12,37 @@ import torch
 
 from moeparity.cli.schemas import report_schema
 from tests.command import inside
-from tests.doctor.programs import CHECKPOINT, drifted, log, scored, tokens
-
-SCALE = 0.2
-"""Large updates: what is planted shows in few tokens."""
+from tests.doctor.programs import drifted, log, scored, tokens, two_layers
 
 
 @pytest.fixture(scope="module")
 def ids() -> torch.Tensor:
-    return tokens(16, 24)
+    return tokens(24, 24)
 
 
 @pytest.fixture(scope="module")
-def right(ids: torch.Tensor) -> torch.Tensor:
+def current(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The weights that both sides were to have."""
+    return two_layers(tmp_path_factory.mktemp("weights") / "current")
+
+
+@pytest.fixture(scope="module")
+def right(current: Path, ids: torch.Tensor) -> torch.Tensor:
     """What the trainer says, without a fault."""
-    return scored(CHECKPOINT, ids, 4)
+    return scored(current, ids, 4)
 
 
 @pytest.fixture(scope="module")
-def previous(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return drifted(tmp_path_factory.mktemp("weights") / "previous", SCALE)
+def previous(current: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return drifted(current, tmp_path_factory.mktemp("weights") / "previous")
 
 
-def examined(folder: Path, previous: Path | None, *options: str) -> dict[str, Any]:
+def examined(folder: Path, current: Path, previous: Path | None, *options: str) -> dict[str, Any]:
     """The JSON of an examination by the command, with its exit code."""
-    further = [*options, *([] if previous is None else ["--previous", previous])]
-    weights = ["--checkpoint", CHECKPOINT, "--device", "cpu"]
+    further: list[str | Path] = [*options]
+    if previous is not None:
+        further += ["--previous", previous]
+    weights: list[str | Path] = ["--checkpoint", current, "--device", "cpu"]
     done = inside(
         "doctor", folder / "log.jsonl", *weights, "--sampler", "hf-eager", "--json", folder / "out.json", *further
     )
@@ -49,87 +54,93 @@ def examined(folder: Path, previous: Path | None, *options: str) -> dict[str, An
 
 
 @pytest.mark.parametrize(
-    ("stale", "named"),
+    ("stale", "cause"),
     [
-        (".layers.2.", "stale weights of layer 2"),
+        (".layers.1.", "stale weights of layer 1"),
         (".layers.1.mlp.experts.", "stale weights of layers[1].moe.experts"),
-        ("lm_head.", "stale weights of the head"),
+        ("lm_head.", "stale weights of lm_head"),
         (".self_attn.", "stale weights of attention of all layers"),
     ],
 )
 def test_stale_weights_of_the_sampler_are_named(
-    tmp_path: Path, ids: torch.Tensor, right: torch.Tensor, previous: Path, stale: str, named: str
+    tmp_path: Path, current: Path, ids: torch.Tensor, right: torch.Tensor, previous: Path, stale: str, cause: str
 ) -> None:
-    mixed = drifted(tmp_path / "mixed", SCALE, keep=lambda name: stale not in name)
+    mixed = drifted(current, tmp_path / "mixed", keep=lambda name: stale not in name)
     log(tmp_path / "log.jsonl", ids, scored(mixed, ids, 1), right)
-    of = examined(tmp_path, previous)
-    assert (of["answer"], of["blame"]["named"], of["exit"]) == ("named", [named], 1)
+    of = examined(tmp_path, current, previous)
+    assert (of["answer"], of["blame"]["named"], of["exit"]) == ("named", [cause], 1)
     first = of["explanations"][0]
-    assert (first["name"], first["party"]) == (named, "sampler")
+    assert (first["name"], first["party"]) == (cause, "sampler")
     assert first["slope"]["low"] < 1 < first["slope"]["high"]
     assert of["rivals"] == []
 
 
 def test_the_trainer_is_named_where_it_is_stale(
-    tmp_path: Path, ids: torch.Tensor, right: torch.Tensor, previous: Path
+    tmp_path: Path, current: Path, ids: torch.Tensor, right: torch.Tensor, previous: Path
 ) -> None:
-    mixed = drifted(tmp_path / "mixed", SCALE, keep=lambda name: ".layers.0." not in name)
+    mixed = drifted(current, tmp_path / "mixed", keep=lambda name: ".layers.0." not in name)
     log(tmp_path / "log.jsonl", ids, right, scored(mixed, ids, 1))
-    of = examined(tmp_path, previous)
+    of = examined(tmp_path, current, previous)
     assert (of["answer"], of["blame"]["named"]) == ("named", ["stale weights of layer 0"])
     assert of["explanations"][0]["party"] == "trainer"
 
 
 def test_other_batches_of_a_right_program_are_noise(
-    tmp_path: Path, ids: torch.Tensor, right: torch.Tensor, previous: Path
+    tmp_path: Path, current: Path, ids: torch.Tensor, right: torch.Tensor, previous: Path
 ) -> None:
-    log(tmp_path / "log.jsonl", ids, scored(CHECKPOINT, ids, 1), right)
-    of = examined(tmp_path, previous)
+    log(tmp_path / "log.jsonl", ids, scored(current, ids, 1), right)
+    of = examined(tmp_path, current, previous)
     assert (of["answer"], of["blame"]["kind"], of["exit"]) == ("noise", "nobody", 0)
 
 
-def test_a_sampler_alone_is_held_to_the_simulated_trainer(tmp_path: Path, ids: torch.Tensor, previous: Path) -> None:
-    mixed = drifted(tmp_path / "mixed", SCALE, keep=lambda name: ".layers.2." not in name)
+def test_a_sampler_alone_is_held_to_the_simulated_trainer(
+    tmp_path: Path, current: Path, ids: torch.Tensor, previous: Path
+) -> None:
+    mixed = drifted(current, tmp_path / "mixed", keep=lambda name: ".layers.1." not in name)
     log(tmp_path / "log.jsonl", ids, scored(mixed, ids, 1), None)
-    of = examined(tmp_path, previous)
-    assert (of["answer"], of["blame"]["named"]) == ("named", ["stale weights of layer 2"])
+    of = examined(tmp_path, current, previous)
+    assert (of["answer"], of["blame"]["named"]) == ("named", ["stale weights of layer 1"])
     assert [record["party"] for record in of["records"]] == ["sampler"]
 
 
-def test_weights_of_neither_side_are_said_first(tmp_path: Path, ids: torch.Tensor, previous: Path) -> None:
+def test_weights_of_neither_side_are_said_first(
+    tmp_path: Path, current: Path, ids: torch.Tensor, previous: Path
+) -> None:
     log(tmp_path / "log.jsonl", ids, scored(previous, ids, 1), scored(previous, ids, 4))
-    of = examined(tmp_path, None)
+    of = examined(tmp_path, current, None)
     assert (of["answer"], of["exit"], of["tried"]) == ("wrong checkpoint", 1, 1)
 
 
-def test_what_the_log_alone_names_is_not_simulated(tmp_path: Path, ids: torch.Tensor, right: torch.Tensor) -> None:
-    log(tmp_path / "log.jsonl", ids, scored(CHECKPOINT, ids, 1, temperature=0.6), right)
-    of = examined(tmp_path, None)
+def test_what_the_log_alone_names_is_not_simulated(
+    tmp_path: Path, current: Path, ids: torch.Tensor, right: torch.Tensor
+) -> None:
+    log(tmp_path / "log.jsonl", ids, scored(current, ids, 1, temperature=0.6), right)
+    of = examined(tmp_path, current, None)
     assert (of["answer"], of["tried"]) == ("logged", 1)
     assert of["logged"]
 
 
 def test_a_mistake_in_the_model_code_is_named_without_an_earlier_checkpoint(
-    tmp_path: Path, ids: torch.Tensor, right: torch.Tensor
+    tmp_path: Path, current: Path, ids: torch.Tensor, right: torch.Tensor
 ) -> None:
     def renormalised_otherwise(model: Any) -> None:
         for layer in model.model.layers:
             layer.mlp.gate.norm_topk_prob = not layer.mlp.gate.norm_topk_prob
 
-    log(tmp_path / "log.jsonl", ids, scored(CHECKPOINT, ids, 1, patch=renormalised_otherwise), right)
-    of = examined(tmp_path, None)
+    log(tmp_path / "log.jsonl", ids, scored(current, ids, 1, patch=renormalised_otherwise), right)
+    of = examined(tmp_path, current, None)
     assert (of["answer"], of["blame"]["named"]) == ("named", ["renormalisation"])
 
 
 def test_a_fault_that_no_file_lists_is_not_given_the_nearest_name(
-    tmp_path: Path, ids: torch.Tensor, right: torch.Tensor, previous: Path
+    tmp_path: Path, current: Path, ids: torch.Tensor, right: torch.Tensor, previous: Path
 ) -> None:
     def another_activation(model: Any) -> None:
         for layer in model.model.layers:
             layer.mlp.experts.act_fn = torch.nn.GELU()
 
-    log(tmp_path / "log.jsonl", ids, scored(CHECKPOINT, ids, 1, patch=another_activation), right)
-    of = examined(tmp_path, previous)
+    log(tmp_path / "log.jsonl", ids, scored(current, ids, 1, patch=another_activation), right)
+    of = examined(tmp_path, current, previous)
     assert of["answer"] in {"not explained", "undecided"}
     assert of["blame"]["named"] == []
     assert of["asks"]

@@ -2,10 +2,10 @@
 
     python -m benchmarks.doctor FOLDER [--cases 60] [--seed 1]
 
-Each case is drawn: two models of transformers score tokens in batches of drawn sizes, under drawn attention kernels, and
-one of them may have a fault of a drawn kind. Two layers of the shipped checkpoint, whose weights an update has moved by
-a drawn fraction. FOLDER keeps a line for each case, and a second run goes on behind the last. Exits with 1 if a clean
-run, or one with a fault that no hypothesis is, is given a name.
+Each case is drawn: two models of transformers score tokens, each in batches of its own size and with its own kernel of
+attention, and one of them may have a fault. They are two layers of the shipped checkpoint, whose weights an update has
+moved by a drawn fraction. FOLDER keeps a line for each case, and a second run goes on behind the last. Exits with 1 if
+a clean run, or one with a fault that no hypothesis is, is given a name.
 """
 
 from __future__ import annotations

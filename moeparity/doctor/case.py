@@ -14,9 +14,11 @@ from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis, runnable
 from moeparity.doctor.judge import Difference
 from moeparity.doctor.report import Party
 from moeparity.doctor.scores import scores
-from moeparity.errors import GraphError, LogError, SpecError, Where
+from moeparity.errors import CheckpointError, GraphError, LogError, SpecError, Where
 from moeparity.inputs.model import Model, checked_tokens, open_model
 from moeparity.inputs.tokens.tokenset import TokenSet
+from moeparity.inputs.weights.checkpoint import Checkpoint
+from moeparity.inputs.weights.fit import check
 from moeparity.logs.record import Sampling
 from moeparity.plan.bind import bind
 from moeparity.plan.bound import BoundGraph
@@ -163,6 +165,8 @@ def opened(request: Request, progress: Callback | None = None) -> Case:
     evidence = find(request.evidence, request.checkpoint, request.previous)
     of_log = batch(evidence, request.sequences)
     model = open_model(evidence.checkpoint, device=request.device, progress=progress)
+    if evidence.previous is not None:
+        _refuse_unfit(evidence.previous, model)
     tokens = _on_device(of_log.tokens, model, Where(evidence.logs[0]))
     bases = _bases(request, model, of_log.sampling, model.dtype, LEGAL)
     bench = Bench(model, tokens, bases, _bases(request, model, of_log.sampling, "fp32", ()), progress)
@@ -194,6 +198,16 @@ def _case(request: Request, evidence: Evidence, of_log: Batch, bench: Bench) -> 
     )
     sides = [case.recorded.get(party, case.right(party)) for party in ("sampler", "trainer")]
     return replace(case, difference=replace(case.difference, d=sides[0] - sides[1]))
+
+
+def _refuse_unfit(previous: Path, model: Model) -> None:
+    """Raises CheckpointError unless the weights before the update are those of the same model, in another folder."""
+    if previous.resolve() == model.folder.resolve():
+        raise CheckpointError(
+            f"{Where(previous)}: given as the weights before the update, and as those that both sides were to have. "
+            "Give --previous the folder of an earlier step."
+        )
+    check(Checkpoint(previous, None), model.graph)
 
 
 def _on_device(tokens: TokenSet, model: Model, where: Where) -> TokenSet:

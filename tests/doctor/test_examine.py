@@ -9,6 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from moeparity.cli.schemas import report_schema
 from tests.command import inside
@@ -101,6 +102,20 @@ def test_a_sampler_alone_is_held_to_the_simulated_trainer(
     of = examined(tmp_path, current, previous)
     assert (of["answer"], of["blame"]["named"]) == ("named", ["stale weights of layer 1"])
     assert [record["party"] for record in of["records"]] == ["sampler"]
+
+
+def test_weights_before_the_update_must_fit(
+    tmp_path: Path, current: Path, ids: torch.Tensor, right: torch.Tensor
+) -> None:
+    log(tmp_path / "log.jsonl", ids, right, right)
+    given = ("doctor", tmp_path / "log.jsonl", "--checkpoint", current, "--device", "cpu", "--previous")
+    done = inside(*given, current)
+    assert (done.returncode, "earlier step" in done.stderr) == (2, True)
+    one_layer = drifted(current, tmp_path / "previous")
+    whole = (one_layer / "model.safetensors").rename(one_layer / "whole")
+    save_file({n: w for n, w in load_file(whole).items() if ".layers.1." not in n}, one_layer / "model.safetensors")
+    done = inside(*given, one_layer)
+    assert (done.returncode, "layers.1" in done.stderr) == (2, True)
 
 
 def test_weights_of_neither_side_are_said_first(

@@ -191,8 +191,9 @@ def main() -> None:
     for row in every_row(options.only):
         rows.append(row)
         print(row.text, f"{time.monotonic() - start:.0f} s", flush=True)
-    if options.out is not None:
-        options.out.write_text(page(options.out.read_text("utf-8") if options.out.exists() else "", rows), "utf-8")
+        if options.out is not None:
+            text = options.out.read_text("utf-8") if options.out.exists() else ""
+            options.out.write_text(page(text, rows), "utf-8")
 
 
 def page(text: str, rows: list[Row]) -> str:

@@ -1,13 +1,15 @@
-"""How many log-probabilities that a real vLLM for CPUs recorded profile `vllm-cpu` reproduces, every bit.
+"""How many log-probabilities that a real vLLM for CPUs recorded the profile of this CPU reproduces, every bit.
 
 `python -m benchmarks.real_engines` serves small checkpoints of four models with vLLM in an environment of its own
-(`python -m tests.engines.live` makes it), in five modes, and computes the same tokens in the engine's own steps.
+(`python -m tests.engines.live` makes it), in five modes and on two ranks, and computes the same tokens in the engine's
+own steps. On the page that `--out` names this machine's part is replaced; what other machines showed stays.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import re
 import sys
 import tempfile
 import time
@@ -22,11 +24,13 @@ import torch
 from moeparity.inputs.machine import cpu_name
 from moeparity.inputs.model import Model, open_model
 from tests.engines.live import ENVIRONMENTS, FOLDER, INSTALLED, ROOT
+from tests.real.ranks import LENGTHS, WIDTHS, checkpoint_for_ranks, serve_on_ranks, share_of_ranks
 from tests.real.served import (
     CACHED,
     CHECKPOINTS,
     CHUNKS,
     PLAIN,
+    PROFILE,
     Run,
     Share,
     checkpoint,
@@ -45,8 +49,8 @@ HEAD = """# Held to a real vLLM
 
 How much of what a real server recorded does this tool give again, bit for bit?
 
-Written by `python -m scripts.pages real-engines` on {date}; {machine}, one thread, torch {torch}, {engine} in an
-environment of its own, profile `vllm-cpu`.
+Written by `python -m scripts.pages real-engines`, a part for each machine; vLLM runs in an environment of its own. It
+has a library of kernels for each of three instruction sets, and each library a profile.
 
 Small checkpoints of random weights in bf16 (`tests/real/served.py`), and the shipped one, are served by vLLM's own
 engine, scheduler, paged cache, kernels and sampler. It records the log-probability of every token of its prompts and of
@@ -58,10 +62,16 @@ reproduced if all 64 bits of its recorded log-probability are those computed her
 - *chunks*: as joining, with at most 48 tokens in a step, and prompts of more. *prefix cache*: requests that begin with
   the same tokens, some of which are found in the cache; vLLM looks up no cache for a request that asks for
   log-probabilities of its prompt.
+- *two ranks*: tensor parallelism of two, each rank in a process of its own; the requests decode together.
+"""
+TABLE = """
+Run on {date} with one thread a rank, torch {torch}, {engine}.
 
 | model | mode | requests | steps | tokens of prompts | drawn tokens |
 |---|---|---|---|---|---|
 """
+PART = re.compile(r"^## (.*, profile `.*`)\n((?:.*\n)*?)(?=\n## )", re.MULTILINE)
+"""A machine's heading, and what stands below it."""
 CAUSES = """
 ## What is not reproduced, and why
 
@@ -117,6 +127,13 @@ def runs_of(vocab: int, requests: int, new: int) -> dict[str, tuple[Mapping[str,
     }
 
 
+def row_of_ranks(name: str, folder: Path) -> Row:
+    """The row of a model on two ranks."""
+    model = open_model(checkpoint_for_ranks(name, folder / "checkpoint"))
+    answer = serve_on_ranks(folder, model)
+    return Row(name, "two ranks", len(LENGTHS), answer.steps, Share(), share_of_ranks(model, answer, ranks=2))
+
+
 def rows_of(name: str, model: Model, modes: Mapping[str, tuple[Mapping[str, Any], list[Run]]]) -> Iterator[Row]:
     """The rows of one model; modes of the same engine are served by one process."""
     for engine in (PLAIN, CHUNKS, CACHED):
@@ -150,6 +167,19 @@ def models(folder: Path, only: str) -> Iterator[tuple[str, Model, int, int]]:
         yield SHIPPED, open_model(ROOT / "checkpoints/quickstart"), 32, 48
 
 
+def every_row(only: str) -> Iterator[Row]:
+    """The rows of models whose name has the text `only`, as they are measured."""
+    with tempfile.TemporaryDirectory(prefix="real-engines-") as folder:
+        for name, model, requests, new in models(Path(folder), only):
+            modes = runs_of(model.vocab_size, requests, new)
+            modes = {mode: of for mode, of in modes.items() if name != SHIPPED or mode in BY_SHIPPED}
+            yield from rows_of(name, model, modes)
+        for name in WIDTHS:
+            if only in name:
+                (on_ranks := Path(folder) / f"{name} on ranks").mkdir()
+                yield row_of_ranks(name, on_ranks)
+
+
 def main() -> None:
     """Read the command line, serve and compare, print, write."""
     options = _options()
@@ -157,32 +187,31 @@ def main() -> None:
         sys.exit("there is no vLLM for CPUs here: python -m tests.engines.live makes its environment")
     torch.set_num_threads(1)
     rows: list[Row] = []
-    with tempfile.TemporaryDirectory(prefix="real-engines-") as folder:
-        for name, model, requests, new in models(Path(folder), options.only):
-            modes = runs_of(model.vocab_size, requests, new)
-            modes = {mode: of for mode, of in modes.items() if name != SHIPPED or mode in BY_SHIPPED}
-            start = time.monotonic()
-            for row in rows_of(name, model, modes):
-                rows.append(row)
-                print(row.text, f"{time.monotonic() - start:.0f} s", flush=True)
-            if options.out is not None:
-                options.out.write_text(page(rows), "utf-8")
+    start = time.monotonic()
+    for row in every_row(options.only):
+        rows.append(row)
+        print(row.text, f"{time.monotonic() - start:.0f} s", flush=True)
+        if options.out is not None:
+            text = options.out.read_text("utf-8") if options.out.exists() else ""
+            options.out.write_text(page(text, rows), "utf-8")
 
 
-def page(rows: list[Row]) -> str:
-    """The page with these rows."""
+def page(text: str, rows: list[Row]) -> str:
+    """The page `text` with these rows in place of those that it has of this machine and profile."""
     engine = ENVIRONMENTS["vllm-cpu"][0]
-    head = HEAD.format(
-        date=f"{datetime.now(UTC):%Y-%m-%d}", machine=cpu_name(), torch=torch.__version__, engine=engine,
-        alone=", ".join(map(str, ALONE)),
-    )  # fmt: skip
-    return head + "".join(f"{row.text}\n" for row in rows) + CAUSES.format(version=engine.partition("==")[2])
+    table = TABLE.format(date=f"{datetime.now(UTC):%Y-%m-%d}", torch=torch.__version__, engine=engine)
+    parts = dict(PART.findall(text)) | {
+        f"{cpu_name()}, profile `{PROFILE}`": table + "".join(f"{row.text}\n" for row in rows)
+    }
+    machines = "".join(f"\n## {title}\n{parts[title]}" for title in sorted(parts))
+    return HEAD.format(alone=", ".join(map(str, ALONE))) + machines + CAUSES.format(version=engine.partition("==")[2])
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.real_engines", description=__doc__)
-    parser.add_argument("--only", default="", help="models whose name has this text")
-    parser.add_argument("--out", type=Path, help="write the page, as Markdown, to this file")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--only", default="", help="print the rows of models whose name has this text")
+    what.add_argument("--out", type=Path, help="the page, as Markdown, of which this machine's part is replaced")
     return parser.parse_args()
 
 

@@ -21,8 +21,10 @@ SCORES, QUERY = "scores", "query"
 """What the softmax scale multiplies."""
 U20 = "u20"
 """torch's quick exp on CPUs."""
-LIBM, FIRST = "libm", "first"
-"""The C library's exp and log; a softmax that is divided by its sum before it meets values."""
+LIBM, LIBM_FMA, FIRST = "libm", "libm_fma", "first"
+"""The C library's exp and log; these, and the sum around them contracted; a softmax that is divided by its sum before
+it meets values.
+"""
 FIXED = "fixed"
 SHARED = "shared"
 """Cascade attention: one run for the keys up to a place that many sequences share, another for the rest."""
@@ -270,14 +272,14 @@ FORMS = (
         name="merge",
         kind="form",
         default="at_once",
-        values=("at_once", "pairwise", "online", LIBM),
-        sources={**dict.fromkeys(("pairwise", "online"), _MERGE_SOURCE), LIBM: _CPU_MLA},
+        values=("at_once", "pairwise", "online", LIBM, LIBM_FMA),
+        sources={**dict.fromkeys(("pairwise", "online"), _MERGE_SOURCE), **dict.fromkeys((LIBM, LIBM_FMA), _CPU_MLA)},
         when=_SPLIT,
         says="all runs with weights exp(lse - lse of all), then one rounding to `output` (FlashAttention's combine); "
         "one after the other, with weights that are quotients, stored as `split` (vLLM's merge_attn_states, for "
         "chunked contexts); or one after the other, rescaled by exp(highest lse before - now) and divided by the sum "
-        "of weights at the end (Triton decode kernels of vLLM and SGLang); or as pairwise, with glibc's expf and logf, "
-        "the later run's product contracted (vLLM's latent decode on CPUs)",
+        "of weights at the end (Triton decode kernels of vLLM and SGLang); or as pairwise, with glibc's expf and logf "
+        "(vLLM's latent decode on CPUs), nothing contracted or (libm_fma) the later run's product",
     ),
     sum_order(
         "splits_order",

@@ -67,11 +67,12 @@ def printed(module: str, *arguments: str) -> Writer:
 
 
 def put_out(module: str, *arguments: str, option: str = "--out") -> Writer:
-    """A writer of what a module puts into the file that it is told."""
+    """A writer of what a module puts into the file that it is told, which holds what stands there."""
 
-    def text(_: str) -> str:
+    def text(standing: str) -> str:
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "out"
+            out.write_text(standing, "utf-8")
             _run([sys.executable, "-m", module, *arguments, option, str(out)])
             return out.read_text("utf-8")
 

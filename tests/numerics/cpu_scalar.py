@@ -1,4 +1,4 @@
-"""exp_u20 of torch's vec library and glibc's expf one number at a time; no torch, no moeparity.
+"""exp_u20 of torch's vec library and glibc's expf and logf one number at a time; no torch, no moeparity.
 
 Every fp32 step is a fraction that is rounded once, by the instructions of vec512_float.h; of glibc the exact product of
 the table's power with the cubic is rounded once.
@@ -6,6 +6,8 @@ the table's power with the cubic is rounded once.
 
 from __future__ import annotations
 
+import ctypes
+import ctypes.util
 import math
 import struct
 from fractions import Fraction
@@ -14,6 +16,8 @@ from typing import Any
 import numpy as np
 
 F32 = np.float32
+_LIBRARY = ctypes.CDLL(ctypes.util.find_library("m"))
+_LIBRARY.logf.restype, _LIBRARY.logf.argtypes = ctypes.c_float, (ctypes.c_float,)
 
 
 def bits(pattern: int) -> F32:
@@ -49,6 +53,11 @@ def exp_u20(x: F32) -> F32:
     half = F32(0) if x < LOWEST else bits((turns - 1 + 127) << 23)
     with np.errstate(over="ignore"):
         return F32(F32(total * half) * F32(2))
+
+
+def logf(x: F32) -> F32:
+    """The C library's own."""
+    return F32(_LIBRARY.logf(float(x)))
 
 
 def expf(x: F32) -> F32:

@@ -143,9 +143,7 @@ def flash_row(
     if len(runs) > 1 or at["splits"] not in {1, "shared"}:
         store = ROUND[at["split"]]
         runs_done = [Run([store(x) for x in run.out], run.lse) for run in runs_done]
-        done = {"at_once": merged_at_once, "pairwise": merged_in_pairs, "online": merged_online}[at["merge"]](
-            runs_done, at
-        )
+        done = {"at_once": merged_at_once, "online": merged_online}.get(at["merge"], merged_in_pairs)(runs_done, at)
     return [ROUND[at["output"]](x) for x in done]
 
 
@@ -261,13 +259,31 @@ def merged_online(runs: Sequence[Run], at: dict[str, Any]) -> list[F32]:
 
 def merged_in_pairs(runs: Sequence[Run], at: dict[str, Any]) -> list[F32]:
     first, store = runs[0], ROUND[at["split"]]
+    power, logarithm = (cuda_exp, cuda_log) if at["merge"] == "pairwise" else (cpu_scalar.expf, cpu_scalar.logf)
+    added = PAIRS[at["merge"]]
     for run in runs[1:]:
         if first.lse is None or run.lse is None:
             first = run if first.lse is None else first
             continue
         highest = max(first.lse, run.lse)
-        x, y = (F32(expf(float(lse - highest))) for lse in (first.lse, run.lse))
+        x, y = (power(lse - highest) for lse in (first.lse, run.lse))
         left, right = x / (x + y), y / (x + y)
-        out = [store(fma(a, left, b * right)) for a, b in zip(first.out, run.out, strict=True)]
-        first = Run(out, F32(logf(float(x + y))) + highest)
+        out = [store(added(a, left, b, right)) for a, b in zip(first.out, run.out, strict=True)]
+        first = Run(out, logarithm(x + y) + highest)
     return first.out
+
+
+def cuda_exp(x: F32) -> F32:
+    return F32(expf(float(x)))
+
+
+def cuda_log(x: F32) -> F32:
+    return F32(logf(float(x)))
+
+
+PAIRS: dict[str, Callable[[F32, F32, F32, F32], F32]] = {
+    "pairwise": lambda a, left, b, right: fma(a, left, b * right),
+    "libm": lambda a, left, b, right: a * left + b * right,
+    "libm_fma": lambda a, left, b, right: fma(b, right, a * left),
+}
+"""The sum of two runs' outputs times their weights."""

@@ -35,7 +35,10 @@ def test_sites(dtype: str, probabilities: str, output: str) -> None:
 @pytest.mark.parametrize("split", DTYPES)
 @pytest.mark.parametrize(
     "merge",
-    [{"splits_order": "sequential(fma)"}, {"splits_order": "reverse"}, {"merge": "pairwise"}, {"merge": "online"}],
+    [
+        *({"splits_order": order} for order in ("sequential(fma)", "reverse")),
+        *({"merge": merge} for merge in ("pairwise", "online", "libm", "libm_fma")),
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("exponential", ["exp2_fma", "exp"])
@@ -192,6 +195,7 @@ def test_every_form_has_other_bits() -> None:
         (two, two | {"merge": "pairwise"}),
         (two, two | {"merge": "online"}),
         (two | {"merge": "pairwise"}, two | {"merge": "libm"}),
+        (two | {"merge": "libm"}, two | {"merge": "libm_fma"}),
         ({"splits": "fixed", "split_keys": 8}, {"splits": "fixed", "split_keys": 8, "normalize": "first"}),
         (two, two | {"splits_order": "sequential"}),
         (two, two | {"split_by": "seen", "q_block": 8}),

@@ -76,9 +76,9 @@ ASKED = {"deepseek_v3": {"topk_method": "noaux_tc", "scoring_func": "sigmoid"}}
 """What vLLM reads of a config.json, beyond what transformers writes there."""
 
 
-def checkpoint(name: str, folder: Path) -> Path:
-    """A checkpoint of random weights in `folder`, as vLLM can read it."""
-    make_random(CHECKPOINTS[name], folder)
+def checkpoint(name: str, folder: Path, widths: Mapping[str, int] | None = None) -> Path:
+    """A checkpoint of random weights in `folder`, as vLLM can read it, with other `widths` than `CHECKPOINTS` has."""
+    make_random({**CHECKPOINTS[name], **(widths or {})}, folder)
     config = folder / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text("utf-8")), **ASKED.get(name, {})}), "utf-8")
     return folder

@@ -120,8 +120,6 @@ def test_every_recorded_log_probability(served: Served, tmp_path: Path) -> None:
     for run, answer in zip(served.runs, served.answers, strict=True):
         of_prompts, of_drawn = shares(run, answer, replayed(served.model, run, answer, tmp_path / "steps")["log_probs"])
         assert of_prompts.whole or max(map(len, run.prompts)) == 1, (len(run.prompts[0]), of_prompts)
-        if served.name == ROPE_IS_WRONG and PROFILE == "vllm-cpu-avx2" and not of_drawn.whole:
-            pytest.xfail(f"latent attention of drawn tokens with AVX2 is not wholly known: {of_drawn}")
         assert of_drawn.whole, (len(run.prompts[0]), of_drawn)
     record_plan(served.model, LIVE, profile=PROFILE, dtype="bf16", blind=BLIND)
     if served.name == ROPE_IS_WRONG:

@@ -20,7 +20,7 @@ from moeparity.numerics.orders import NATIVE, parse
 from moeparity.numerics.rounding import product, rounded, tf32, working
 from moeparity.numerics.summation import sum_axis
 from moeparity.ops.attention import END, RESCALE, START
-from moeparity.ops.attention_forms import FIRST, L2, LIBM, MACHINE, QUERY, SHARED, U20
+from moeparity.ops.attention_forms import FIRST, L2, LIBM, LIBM_FMA, MACHINE, QUERY, SHARED, U20
 from moeparity.ops.kernels.exponentials import exp, exp2, log, row_sum
 from moeparity.ops.kernels.key_tiles import Room, cuts
 
@@ -254,9 +254,10 @@ def _merged(runs: Sequence[_Run], at: Mapping[str, Any]) -> torch.Tensor:
         return _at_once(runs, at["splits_order"])
     if at["merge"] == "online":
         return _online(runs)
+    pair = {LIBM: _pair_of_libm, LIBM_FMA: partial(_pair_of_libm, contracted=True)}.get(at["merge"], _pair)
     total, *others = runs
     for run in others:
-        total = (_pair_of_libm if at["merge"] == LIBM else _pair)(total, run, at["split"])
+        total = pair(total, run, at["split"])
     return total.out
 
 
@@ -300,13 +301,14 @@ def _pair(a: _Run, b: _Run, stored: torch.dtype) -> _Run:
     return _Run(rounded(out, stored), logarithm(total) + highest)
 
 
-def _pair_of_libm(a: _Run, b: _Run, stored: torch.dtype) -> _Run:
-    """The same by the C library's exp and log, the later one contracted; vLLM 0.32.0, csrc/cpu/mla_decode.cpp (run:
-    tests/real/test_vllm_cpu.py).
+def _pair_of_libm(a: _Run, b: _Run, stored: torch.dtype, *, contracted: bool = False) -> _Run:
+    """The same by the C library's exp and log, nothing or the later product contracted; vLLM 0.32.0,
+    csrc/cpu/mla_decode.cpp (run: tests/real/test_vllm_cpu.py).
     """
     highest = _finite(torch.maximum(a.lse, b.lse))
     x, y = cpu.expf(a.lse - highest), cpu.expf(b.lse - highest)
     total = x + y
     whole = torch.where(total == 0, 1.0, total)
-    out = fma(b.out.to(total.dtype), y / whole, a.out.to(total.dtype) * (x / whole))
+    earlier, later, share = a.out.to(total.dtype) * (x / whole), b.out.to(total.dtype), y / whole
+    out = fma(later, share, earlier) if contracted else earlier + later * share
     return _Run(rounded(out, stored), cpu.logf(total) + highest)

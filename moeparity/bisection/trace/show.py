@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from moeparity.bisection.data import ReportData
 from moeparity.bisection.divergence.data import Root
+from moeparity.bisection.divergence.show import first_token
 from moeparity.bisection.record.data import Record
 from moeparity.bisection.trace.data import Segment, Traced
 from moeparity.bisection.verdict.data import Metrics
@@ -147,10 +148,12 @@ def starts(traced: Traced, roots: Sequence[Root]) -> str:
     """The summary's line `starts`: where a recorded candidate leaves the reference."""
     if not roots:
         return "nowhere: every node that the trace shows has the reference's bits on the recorded inputs"
-    further = f", as at {quantity(len(roots) - 1, 'further node')}" if roots[1:] else ""
+    further = f", as at {quantity(len(roots) - 1, 'further node')} of smaller local error" if roots[1:] else ""
     with_others = f" (with {few(list(roots[0].unshown), 2)}, not shown)" if roots[0].unshown else ""
     apart = "" if traced.together else "; the reference computed other tokens together, which may be all of it"
-    return f"{roots[0].node}{with_others}: not the recorded bits on the recorded inputs{further}{apart}"
+    where = f" in {roots[0].tokens} of {traced.tokens} tokens{first_token(roots[0])}"
+    at = "" if roots[0].tokens >= traced.tokens else where
+    return f"{roots[0].node}{with_others}: not the recorded bits on the recorded inputs{at}{further}{apart}"
 
 
 def blame(traced: Traced, roots: Sequence[Root], metrics: Metrics) -> str:

@@ -40,7 +40,8 @@ class RecordedSide:
     first recorded value. forwards: sequences and tokens of each way through the model that has tokens of the grid;
     others: how many ways have no token that is not there already. tokens: how many of the grid's real tokens are shown.
     whole: whether the program got to the end of its recording. weights: those of which the trace has digests. schedule:
-    what the program computed together, on the grid's tokens; None if no schedule says so.
+    what the program computed together, on the grid's tokens; None if no schedule says so. requests: what a server
+    called each sequence of the grid.
     """
 
     folder: Path
@@ -53,6 +54,7 @@ class RecordedSide:
     whole: bool
     weights: Weights
     schedule: Schedule | None
+    requests: Mapping[int, str]
     notes: tuple[str, ...]
 
 
@@ -100,6 +102,7 @@ def recorded_side(
         schedule=_schedule(rank, module_map.on(graph).get(graph.output, ()), placed, mask)
         if served is None
         else served.schedule(),
+        requests={} if served is None else served.names,
         notes=(*rank.head.unseen, *rank.contents.notes),
     )
 

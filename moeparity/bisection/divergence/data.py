@@ -66,6 +66,18 @@ class Root:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KnownDifference:
+    """A node of a trace that differs in the good run, the recipe's `baseline`, as much already, and so is no root.
+
+    local, baseline: the relative errors on recorded inputs, in the candidate's trace and in the good run's.
+    """
+
+    node: str
+    local: float
+    baseline: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
     """The size of an error: fraction of bit-equal elements, absolute values, ulps of the coarser dtype, relative L2."""
 
@@ -118,10 +130,11 @@ class Divergence:
     """Where the sides part, and how the error grows.
 
     roots: nodes with unequal output on equal inputs, in the graph's order; of a trace those with the largest local
-    error first. growth: after each layer. nodes: at every
-    node.
+    error first. known: nodes that are none, since a good run differs there as much. growth: after each layer. nodes: at
+    every node.
     """
 
     roots: tuple[Root, ...]
     growth: tuple[LayerGrowth, ...]
     nodes: tuple[NodeError, ...]
+    known: tuple[KnownDifference, ...] = ()

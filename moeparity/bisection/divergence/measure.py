@@ -6,7 +6,17 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from moeparity.bisection.context import Context, filled
-from moeparity.bisection.divergence.data import Choice, Divergence, LayerGrowth, NodeError, Root, Size, TokenPlace
+from moeparity.bisection.divergence.baseline import BASELINE
+from moeparity.bisection.divergence.data import (
+    Choice,
+    Divergence,
+    KnownDifference,
+    LayerGrowth,
+    NodeError,
+    Root,
+    Size,
+    TokenPlace,
+)
 from moeparity.bisection.divergence.observe import RECORDS, NodeRecord
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.plan import Plan
@@ -25,11 +35,15 @@ def measure(of: Context) -> Divergence:
     """The roots, the growth over layers, and the errors of every node."""
     records = of.observed.of_watch(RECORDS) or {}
     roots = list(_roots(of.plan, of.observed, records))
+    known = of.observed.of_search(BASELINE) or {}
     if of.plan.recorded is not None:
         # Each node of a trace is looked at by itself, so that the first one is not what the others come of.
         roots.sort(key=lambda root: -root.local)
     return Divergence(
-        roots=tuple(roots),
+        roots=tuple(root for root in roots if root.node not in known),
+        known=tuple(
+            KnownDifference(node=node, local=local, baseline=baseline) for node, (local, baseline) in known.items()
+        ),
         growth=tuple(_growth(of.plan, records)),
         nodes=tuple(_node_errors(records)),
     )

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 from moeparity.bisection.data import ReportData
-from moeparity.bisection.divergence.data import Root
-from moeparity.bisection.divergence.show import first_token
+from moeparity.bisection.divergence.data import KnownDifference, Root
+from moeparity.bisection.divergence.show import first_token, in_short
 from moeparity.bisection.record.data import Record
 from moeparity.bisection.trace.data import Segment, Traced
 from moeparity.bisection.verdict.data import Metrics
@@ -20,14 +20,21 @@ _LEAST = 0.005
 
 
 def trace_reading(
-    traced: Traced, roots: Sequence[Root], metrics: Metrics, steps: str | None, *, grafts: bool
+    traced: Traced,
+    roots: Sequence[Root],
+    known: Sequence[KnownDifference],
+    metrics: Metrics,
+    steps: str | None,
+    *,
+    grafts: bool,
 ) -> Iterator[str]:
     """What was seen, where the divergence starts, which segments make it, and what was not seen.
 
     steps: what the reference computes together, in the words of `traced.forwards`; None if no schedule can express the
     program's forward passes.
     """
-    yield from _root_sentences(traced, roots, metrics)
+    yield from _root_sentences(traced, roots, known, metrics)
+    yield from _known_sentences(known)
     if metrics.unequal_tokens:
         yield from _graft_sentences(traced, grafts=grafts)
     if not traced.together:
@@ -50,7 +57,23 @@ def _apart(traced: Traced, steps: str | None) -> str:
     )
 
 
-def _root_sentences(traced: Traced, roots: Sequence[Root], metrics: Metrics) -> Iterator[str]:
+def _known_sentences(known: Sequence[KnownDifference]) -> Iterator[str]:
+    """What the good run differs in as much, the largest first."""
+    by_size = sorted(known, key=lambda difference: -difference.local)
+    parts = [f"{known.node} ({in_short(known.local)}, there {in_short(known.baseline)})" for known in by_size]
+    if parts:
+        yield (
+            f"{quantity(len(parts), 'further node')} {'differs' if len(parts) == 1 else 'differ'}, but in the good run "
+            f"by as much, and so {'is no root' if len(parts) == 1 else 'are no roots'}: {few(parts, NAMED)}."
+        )
+
+
+def _root_sentences(
+    traced: Traced, roots: Sequence[Root], known: Sequence[KnownDifference], metrics: Metrics
+) -> Iterator[str]:
+    if known and not roots:
+        yield "Called on the recorded inputs, the reference gives other bits only where the good run differs as much."
+        return
     if not roots:
         yield (
             f"At each of the {traced.shown} nodes that the trace shows, the reference gives the recorded bits when it "
@@ -144,8 +167,10 @@ def recorded(records: Sequence[Record]) -> str:
     return "; ".join(lines) or "none beside the trace"
 
 
-def starts(traced: Traced, roots: Sequence[Root]) -> str:
+def starts(traced: Traced, roots: Sequence[Root], known: Sequence[KnownDifference]) -> str:
     """The summary's line `starts`: where a recorded candidate leaves the reference."""
+    if known and not roots:
+        return f"nowhere beyond the good run, which differs as much at {quantity(len(known), 'node')}"
     if not roots:
         return "nowhere: every node that the trace shows has the reference's bits on the recorded inputs"
     further = f", as at {quantity(len(roots) - 1, 'further node')} of smaller local error" if roots[1:] else ""

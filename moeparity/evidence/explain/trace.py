@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -14,7 +14,7 @@ from moeparity.evidence.explain.explain import WORK
 from moeparity.evidence.explain.observation import Observation
 from moeparity.evidence.explain.observed import observed
 from moeparity.evidence.explain.report import Explained
-from moeparity.evidence.explain.walk import Target, Walk
+from moeparity.evidence.explain.walk import Walk, targets
 from moeparity.evidence.maps.forwards import module_calls
 from moeparity.evidence.maps.module_map import ModuleMap, load_map, map_of
 from moeparity.evidence.trace.reader import RankTrace, open_trace
@@ -23,7 +23,6 @@ from moeparity.numerics.dtypes import FLOAT_NAMES, torch_dtype
 from moeparity.plan.address import select
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile
-from moeparity.plan.graph import Graph
 from moeparity.progress import Callback, Stop
 
 
@@ -59,12 +58,11 @@ def explain_trace(request: Request, progress: Callback | None = None, stop: Stop
     recorded = observed(trace, model.graph, module_map)
     dtype = request.dtype or _dtype([step for step, _ in recorded.steps], model.dtype)
     plan = bind(model.graph, profile, dtype, phases=recorded.phases)
-    observations = recorded.in_cases(plan.phases)
     names = [node.name for node in model.graph.nodes]
     of_selectors = [select(selector, names, model.graph.layers, where) for selector in request.nodes]
     selected = set(chain.from_iterable(of_selectors)) if request.nodes else set(names)
-    walk = Walk(plan=plan, model=model, progress=progress, stop=stop or Stop(), work=WORK)
-    walk.explain(_targets(model.graph, selected, observations, recorded.for_attention(plan.phases)))
+    walk = Walk(plan=plan, weights=model.weights, progress=progress, stop=stop or Stop(), work=WORK)
+    walk.explain(targets(plan, selected, recorded))
     if not walk.nodes and not request.nodes:
         raise TraceError(
             f"{Where(trace.folder)}: no node can be explained: {walk.unseen[0].node}: {walk.unseen[0].reason} "
@@ -76,27 +74,13 @@ def explain_trace(request: Request, progress: Callback | None = None, stop: Stop
         checkpoint=str(request.checkpoint),
         profile=request.profile,
         dtype=plan.dtype,
-        forwards=len(observations),
+        forwards=len(recorded.steps),
         taken=recorded.suppositions,
         whole=trace.contents.whole,
         asked=bool(request.nodes),
         nodes=tuple(walk.nodes),
         unseen=tuple(walk.unseen),
     )
-
-
-def _targets(
-    graph: Graph,
-    selected: Collection[str],
-    observations: Sequence[Observation],
-    for_attention: Sequence[Observation],
-) -> list[Target]:
-    """The selected nodes with the steps that may show each, in the order of the graph."""
-    return [
-        Target(node=node, steps=tuple(for_attention if node.op.mixes_tokens else observations))
-        for node in graph.nodes
-        if node.name in selected
-    ]
 
 
 def _rank(request: Request) -> RankTrace:

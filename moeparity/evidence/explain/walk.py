@@ -9,11 +9,11 @@ import torch
 
 from moeparity.evidence.explain.inquiry import Memory
 from moeparity.evidence.explain.observation import Observation, numbers
-from moeparity.evidence.explain.parts import Comparison, Parts, compared, explained_in_parts
+from moeparity.evidence.explain.observed import Recorded
+from moeparity.evidence.explain.parts import Comparison, Load, Parts, compared, explained_in_parts
 from moeparity.evidence.explain.report import UNSHOWN, Explanation, Unseen
 from moeparity.evidence.explain.statements import as_number
-from moeparity.inputs.model import Model
-from moeparity.inputs.weights.store import Loaded
+from moeparity.inputs.weights.store import Loaded, WeightStore
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.changed import in_phases
 from moeparity.plan.faults.plant import width_of
@@ -48,6 +48,26 @@ class Target:
         return [step for step in known_values if step not in shaped or width_of(self.node) is not None]
 
 
+def targets(plan: BoundGraph, names: Collection[str], recorded: Recorded) -> list[Target]:
+    """Some nodes with the steps that may show each, in the order of the graph."""
+    steps, for_attention = recorded.in_cases(plan.phases), recorded.for_attention(plan.phases)
+    return [
+        Target(node=node, steps=for_attention if node.op.mixes_tokens else steps)
+        for node in plan.graph.nodes
+        if node.name in names
+    ]
+
+
+def loader(weights: WeightStore, dtypes: tuple[str, ...]) -> Load:
+    """Gives the weights of some nodes, and reads no others."""
+
+    def load(names: Collection[str]) -> Loaded:
+        nodes = tuple(node for node in weights.graph.nodes if node.name in names)
+        return weights.load(Segment(name=" ".join(sorted(names)), nodes=nodes), dtypes).beside()
+
+    return load
+
+
 @dataclass(slots=True, kw_only=True)
 class Walk:
     """Explains nodes. Every search of one kind of node may spend `work`; all end once it is time to `stop`.
@@ -57,7 +77,7 @@ class Walk:
     """
 
     plan: BoundGraph
-    model: Model
+    weights: WeightStore
     progress: Callback | None
     stop: Stop
     work: float
@@ -104,10 +124,9 @@ class Walk:
             differ += not comparison.is_equal
             yield target, comparison
 
-    def _load(self, names: Collection[str]) -> Loaded:
-        """The weights of some nodes, and of no others."""
-        nodes = tuple(node for node in self.model.graph.nodes if node.name in names)
-        return self.model.weights.load(Segment(name=" ".join(sorted(names)), nodes=nodes), self.plan.dtypes).beside()
+    @property
+    def _load(self) -> Load:
+        return loader(self.weights, self.plan.dtypes)
 
     def _explain(self, target: Target) -> None:
         node, shaped, shown = target.node, target.shaped, target.shown

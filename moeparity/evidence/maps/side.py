@@ -74,7 +74,7 @@ def recorded_side(
     lie. Raises TraceError for a trace of several ranks, of another model, of other weights or other tokens, without
     whole tensors, or all zero; SpecError for a map.
     """
-    rank = _one_rank(open_trace(folder))
+    rank = one_rank(open_trace(folder))
     stated_map = None if map_name is None else load_map(map_name, where)
     module_map = stated_map or map_of(module_calls(rank), Where(folder))
     module_map.refuse_unknown(graph)
@@ -125,7 +125,8 @@ def refuse_without_logits(side: RecordedSide, graph: Graph, scored: torch.Tensor
         )
 
 
-def _one_rank(trace: Trace) -> RankTrace:
+def one_rank(trace: Trace) -> RankTrace:
+    """The one rank of a trace. Raises TraceError if it has several."""
     first, *others = trace.ranks
     ranks = max(first.head.ranks, len(trace.ranks))
     if ranks > 1 or others:

@@ -91,6 +91,8 @@ def _plan(path: Path, device: str, options: Options, progress: Callback | None, 
     reference, candidate = (
         _side(model, variant, p, path, rules, cases, schedule) for variant, p, rules, schedule in bound
     )
+    if good_run is not None:
+        good_run.refuse_nothing_common(reference.plan)
     return Plan(
         path=path,
         recipe=recipe,

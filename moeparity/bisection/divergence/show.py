@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from moeparity.bisection.data import ReportData
-from moeparity.bisection.divergence.data import Choice, LayerGrowth, Root, TokenPlace
+from moeparity.bisection.divergence.data import Choice, KnownDifference, LayerGrowth, Root, TokenPlace
 from moeparity.bisection.divergence.growth import JUMP, steps
 from moeparity.output.blocks import (
     PEAKS,
@@ -68,10 +68,11 @@ def growth(report: ReportData) -> Iterator[Group]:
 
 def _roots(report: ReportData) -> Iterator[Block]:
     if not report.roots:
-        yield lines("nowhere: every node has equal bits on both sides")
+        yield lines(nowhere(report.known))
         return
     root, *more_roots = report.roots
-    opening: Phrase = (Styled(root.node, "bold"), f" ({root.op}), {_sequences(root, report)}{first_token(root)}")
+    place = "" if report.trace is None else first_token(root)
+    opening: Phrase = (Styled(root.node, "bold"), f" ({root.op}), {_sequences(root, report)}{place}")
     yield lines(opening, *padding_reading(report))
     if root.choices:
         yield _choices(root.choices)
@@ -81,6 +82,13 @@ def _roots(report: ReportData) -> Iterator[Block]:
         others = ", ".join(root.node for root in more_roots[:_MORE_ROOTS])
         surplus = f" and {len(more_roots) - _MORE_ROOTS} more" if len(more_roots) > _MORE_ROOTS else ""
         yield lines(f"further roots (equal inputs, unequal output): {others}{surplus}")
+
+
+def nowhere(known: Sequence[KnownDifference]) -> str:
+    """That there is no root."""
+    if known:
+        return f"nowhere beyond the good run, which differs as much at {quantity(len(known), 'node')}"
+    return "nowhere: every node has equal bits on both sides"
 
 
 def _by_size(roots: Sequence[Root]) -> Table:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from moeparity.bisection.data import ReportData
 from moeparity.bisection.divergence.data import KnownDifference, Root
-from moeparity.bisection.divergence.show import first_token, in_short
+from moeparity.bisection.divergence.show import first_token, in_short, nowhere
 from moeparity.bisection.record.data import Record
 from moeparity.bisection.trace.data import Segment, Traced
 from moeparity.bisection.verdict.data import Metrics
@@ -63,8 +63,8 @@ def _known_sentences(known: Sequence[KnownDifference]) -> Iterator[str]:
     parts = [f"{known.node} ({in_short(known.local)}, there {in_short(known.baseline)})" for known in by_size]
     if parts:
         yield (
-            f"{quantity(len(parts), 'further node')} {'differs' if len(parts) == 1 else 'differ'}, but in the good run "
-            f"by as much, and so {'is no root' if len(parts) == 1 else 'are no roots'}: {few(parts, NAMED)}."
+            f"{quantity(len(parts), 'node')} {'differs' if len(parts) == 1 else 'differ'} in the good run by as much, and "
+            f"so {'is no root' if len(parts) == 1 else 'are no roots'}: {few(parts, NAMED)}."
         )
 
 
@@ -170,7 +170,7 @@ def recorded(records: Sequence[Record]) -> str:
 def starts(traced: Traced, roots: Sequence[Root], known: Sequence[KnownDifference]) -> str:
     """The summary's line `starts`: where a recorded candidate leaves the reference."""
     if known and not roots:
-        return f"nowhere beyond the good run, which differs as much at {quantity(len(known), 'node')}"
+        return nowhere(known)
     if not roots:
         return "nowhere: every node that the trace shows has the reference's bits on the recorded inputs"
     further = f", as at {quantity(len(roots) - 1, 'further node')} of smaller local error" if roots[1:] else ""

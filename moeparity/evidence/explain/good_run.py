@@ -11,7 +11,7 @@ import torch
 
 from moeparity.errors import TraceError, Where, counted
 from moeparity.evidence.explain.observed import Recorded, observed
-from moeparity.evidence.explain.parts import compared
+from moeparity.evidence.explain.parts import compared, is_shown
 from moeparity.evidence.explain.walk import loader, targets
 from moeparity.evidence.maps.forwards import module_calls
 from moeparity.evidence.maps.module_map import ModuleMap, load_map, map_of
@@ -40,6 +40,19 @@ class GoodRun:
     def phases(self) -> tuple[Phase, ...]:
         """The phases of the good run's steps."""
         return self.good.phases
+
+    def refuse_nothing_common(self, plan: BoundGraph) -> None:
+        """Raises TraceError if there is no node that can be computed anew from what both traces show."""
+        names = [node.name for node in plan.graph.nodes]
+        of_good, of_other = (
+            {target.node.name for target in targets(plan, names, of) if is_shown(plan, target.node.name, target.shown)}
+            for of in (self.good, self.other)
+        )
+        if not of_good & of_other:
+            raise TraceError(
+                f"{Where(self.folder)}: it shows no node that the candidate's trace shows, with what goes into it, so "
+                "nothing can be taken from that. Capture both runs with the same `--save`."
+            )
 
     def known(self, plan: BoundGraph, weights: WeightStore) -> dict[str, tuple[float, float]]:
         """By node that differs from the plan in both runs, in the good one as much or more, the relative local errors
@@ -75,7 +88,7 @@ def open_good_run(
     """The trace of a good run beside that of the `other` run. `tensor` gives the checkpoint's weights by name.
 
     Raises TraceError where the two can't be compared: the same trace, several ranks, another program, model or
-    weights, or no node that both show.
+    weights.
     """
     if folder.resolve() == other.resolve():
         raise TraceError(f"{where}: the baseline is the candidate's own trace. Name the trace of a run that was good.")
@@ -90,18 +103,7 @@ def open_good_run(
     good, of_other = (observed(rank, graph, module_map) for rank, module_map in zip(ranks, maps, strict=True))
     _refuse_other_shapes(folder, good)
     _refuse_other_weights(folder, ranks[0], graph, tensor)
-    if not _shown(good, graph) & _shown(of_other, graph):
-        raise TraceError(
-            f"{Where(folder)}: it shows no value of any node that the candidate's trace shows, so nothing can be "
-            "taken from that. Capture both runs with the same `--save`."
-        )
     return GoodRun(folder=folder, good=good, other=of_other)
-
-
-def _shown(recorded: Recorded, graph: Graph) -> set[str]:
-    """The nodes whose values some step shows whole."""
-    shown = [step.values for step, _ in recorded.steps]
-    return {node.name for node in graph.nodes if any(all(value in of for value in node.values) for of in shown)}
 
 
 def _map(rank: RankTrace, where: Where, map_name: str | None) -> ModuleMap:

@@ -71,6 +71,11 @@ def compared(plan: BoundGraph, node: str, observations: Sequence[Observation], l
     return comparison
 
 
+def is_shown(plan: BoundGraph, node: str, observations: Sequence[Observation]) -> bool:
+    """Whether some step shows the node's values, and what they can be computed from."""
+    return bool(_regions(plan, node, observations)[0])
+
+
 def explained_in_parts(
     plan: BoundGraph,
     node: str,

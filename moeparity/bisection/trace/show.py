@@ -63,8 +63,8 @@ def _known_sentences(known: Sequence[KnownDifference]) -> Iterator[str]:
     parts = [f"{known.node} ({in_short(known.local)}, there {in_short(known.baseline)})" for known in by_size]
     if parts:
         yield (
-            f"{quantity(len(parts), 'node')} {'differs' if len(parts) == 1 else 'differ'} in the good run by as much, and "
-            f"so {'is no root' if len(parts) == 1 else 'are no roots'}: {few(parts, NAMED)}."
+            f"{quantity(len(parts), 'node')} {'differs' if len(parts) == 1 else 'differ'} in the good run by as much, "
+            f"and so {'is no root' if len(parts) == 1 else 'are no roots'}: {few(parts, NAMED)}."
         )
 
 

@@ -8,6 +8,7 @@ from typing import Final
 
 import torch
 
+from moeparity.evidence.explain.extent import extent_of
 from moeparity.evidence.explain.inquiry import Inquiry, Memory
 from moeparity.evidence.explain.left import left_by
 from moeparity.evidence.explain.observation import Observation, numbers, recorded_nodes, region_of
@@ -171,6 +172,8 @@ class Answer:
             padding=_padding(inquiry, choices, self.samples) if self.explains else (0, 0),
             searched=not inquiry.stopped,
             left=None if self.explains or inquiry.stopped else self._remainder(choices),
+            local_error=inquiry.base.local_error,
+            extent=None if inquiry.base.exact else extent_of(inquiry.kernels, NOTHING, self.samples),
         )
 
     def _remainder(self, choices: Choices) -> Left:

@@ -101,12 +101,14 @@ class Question:
 
         return [sample_of(step) for step in observations]
 
-    def answer(self, observations: Sequence[Observation], kept_by: KeptBy | None = None) -> Answer:
-        """What gives the values of all these steps, searched for."""
+    def answer(
+        self, observations: Sequence[Observation], kept_by: KeptBy | None = None, *, same: bool = False
+    ) -> Answer:
+        """What gives the values of all these steps, searched for; `same` where the plan is known to give their bits."""
         samples = self.samples(observations, kept_by)
         inquiry = self.inquiry(samples)
         for sample in samples:
-            inquiry.meet(sample)
+            inquiry.meet(sample, same=same)
         return Answer(question=self, observations=tuple(observations), samples=tuple(samples), inquiry=inquiry)
 
 

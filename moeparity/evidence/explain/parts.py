@@ -85,12 +85,14 @@ def explained_in_parts(
     known_nodes: Collection[str] = (),
     work: float = WORK,
     stop: Stop | None = None,
+    *,
+    same: bool = False,
 ) -> Parts:
     """The choices behind a node's recorded values. All forwards are explained together if that is possible. Otherwise
     they are taken apart: those that the plan itself gives are explained apart from the others, or each phase is.
 
     `memories` are kept by the names of a region's nodes, without their layer; each may spend `work`.
-    `stop` ends searches before that.
+    `stop` ends searches before that. `same`: the plan is known to give every bit.
     """
     stop = stop or Stop()
     regions, reasons = _regions(plan, node, observations)
@@ -99,7 +101,7 @@ def explained_in_parts(
     for region, steps in regions.values():
         memory = memories.setdefault(tuple(role(member.name) for member in region), Memory(work=work, stop=stop))
         question = Question(plan=plan, region=region, loaded=loaded, memory=memory, known_nodes=known_nodes)
-        answers += _answers(question, steps)
+        answers += [question.answer(steps, same=True)] if same else _answers(question, steps)
     return Parts(
         explanations=tuple(answer.explanation for answer in answers),
         unseen=tuple(Unseen(node=node, reason=reason, forwards=numbers(steps)) for reason, steps in reasons.items()),

@@ -93,7 +93,7 @@ class Walk:
         First every node is compared under the plan. Then those that differ are searched, those that go along with
         others behind these, and the cheap ones first; then what the values leave open at the others.
         """
-        comparisons = list(self._compared(targets))
+        given, comparisons = self.plan, list(self._compared(targets))
         differing = [(target, comparison) for target, comparison in comparisons if not comparison.is_equal]
         equal = [(target, comparison) for target, comparison in comparisons if comparison.is_equal]
         self.as_given = frozenset().union(*(comparison.regions for _, comparison in equal))
@@ -105,7 +105,7 @@ class Walk:
             self._explain(target)
         for number, (target, _) in enumerate(equal):
             self._tell("what is open", f"{target.node.name}, {words}", number, len(equal))
-            self._explain(target)
+            self._explain(target, same=self.plan is given)
         order = {target.node.name: number for number, target in enumerate(targets)}
         self.nodes.sort(key=lambda answer: order[answer.node])
         self.unseen.sort(key=lambda unseen: order[unseen.node])
@@ -128,11 +128,19 @@ class Walk:
     def _load(self) -> Load:
         return loader(self.weights, self.plan.dtypes)
 
-    def _explain(self, target: Target) -> None:
+    def _explain(self, target: Target, *, same: bool = False) -> None:
         node, shaped, shown = target.node, target.shaped, target.shown
         with torch.inference_mode():
             parts = explained_in_parts(
-                self.plan, node.name, shown, self._load, self.memories, self.answered, self.work, self.stop
+                self.plan,
+                node.name,
+                shown,
+                self._load,
+                self.memories,
+                self.answered,
+                self.work,
+                self.stop,
+                same=same,
             )
         self.nodes += (_shaped(answer, shaped) for answer in parts.explanations)
         self.nodes += _of_other_shapes(node, [step for step in shaped if step not in shown], shaped)
@@ -148,22 +156,30 @@ class Walk:
         for answer in answers:
             others = {phase for further in answers if further is not answer for phase in further.phases}
             for phase in (phase for phase in answer.phases if answer.explained and phase not in others):
-                changes[phase] = self._handed_on(answer)
-        if changes:
+                changes[phase] = self._handed_on(answer, self.plan.at_phase(phase))
+        if any(changes.values()):
             self.plan = in_phases(self.plan, changes)
         if answers and all(answer.explained for answer in answers):
             self.answered |= {name for answer in answers for name in answer.nodes}
 
-    def _handed_on(self, answer: Explanation) -> dict[Place, Setting]:
-        """What an explanation says of choices that other nodes go along with, and of what all layers share."""
+    def _handed_on(self, answer: Explanation, plan: BoundGraph) -> dict[Place, Setting]:
+        """What an explanation says, otherwise than the plan, of choices that other nodes go along with, and of what all
+        layers share.
+        """
         told_names = {name for node in self.plan.graph.nodes for name in node.op.choices_elsewhere}
         shared = {node.name for node in self.plan.graph.nodes if node.layer is None} - self.as_given
         places = {tuple(address.rsplit(":", 1)): value for address, value in answer.settings}
         return {
             (node, name): Setting(value=as_number(value), rule=None)
             for (node, name), value in places.items()
-            if name in told_names or node in shared
+            if (name in told_names or node in shared)
+            and ((node, name) not in plan.settings or _value(plan, (node, name)) != value)
         }
+
+
+def _value(plan: BoundGraph, place: Place) -> str:
+    """What a plan sets at a place, as text."""
+    return str(plan.resolved(place[0], plan.settings[place].value))
 
 
 def _in_turn(differing: Sequence[tuple[Target, Comparison]]) -> list[Target]:

@@ -206,7 +206,7 @@ def _interval(bounds: Bounds, report: Report) -> Outcome:
 
 def _first_divergence(nodes: frozenset[str], report: Report) -> Outcome:
     if not report.roots:
-        return "fail" if nodes else "ok", nowhere(report.known)
+        return "fail" if nodes else "ok", nowhere(report.subtracted)
     return "ok" if report.roots[0].node in nodes else "fail", report.roots[0].node
 
 

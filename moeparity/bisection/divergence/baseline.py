@@ -19,7 +19,7 @@ def search(plan: Plan, observed: Observed, progress: Callback | None, store: Pie
     """The nodes that differ in the good run as much as in the candidate; None if the recipe names no good run."""
     if plan.good_run is None:
         return None
-    return plan.good_run.known(plan.reference.plan, plan.model.weights)
+    return plan.good_run.differences(plan.reference.plan, plan.model.weights)
 
 
 BASELINE: Final[Search[Known]] = Search("baseline", search)

@@ -130,11 +130,11 @@ class Divergence:
     """Where the sides part, and how the error grows.
 
     roots: nodes with unequal output on equal inputs, in the graph's order; of a trace those with the largest local
-    error first. known: nodes that are none, since a good run differs there as much. growth: after each layer. nodes: at
+    error first. subtracted: nodes that are none, since a good run differs there as much. growth: after each layer. nodes: at
     every node.
     """
 
     roots: tuple[Root, ...]
     growth: tuple[LayerGrowth, ...]
     nodes: tuple[NodeError, ...]
-    known: tuple[KnownDifference, ...] = ()
+    subtracted: tuple[KnownDifference, ...] = ()

@@ -35,14 +35,14 @@ def measure(of: Context) -> Divergence:
     """The roots, the growth over layers, and the errors of every node."""
     records = of.observed.of_watch(RECORDS) or {}
     roots = list(_roots(of.plan, of.observed, records))
-    known = of.observed.of_search(BASELINE) or {}
+    subtracted = of.observed.of_search(BASELINE) or {}
     if of.plan.recorded is not None:
         # Each node of a trace is looked at by itself, so that the first one is not what the others come of.
         roots.sort(key=lambda root: -root.local)
     return Divergence(
-        roots=tuple(root for root in roots if root.node not in known),
-        known=tuple(
-            KnownDifference(node=node, local=local, baseline=baseline) for node, (local, baseline) in known.items()
+        roots=tuple(root for root in roots if root.node not in subtracted),
+        subtracted=tuple(
+            KnownDifference(node=node, local=local, baseline=baseline) for node, (local, baseline) in subtracted.items()
         ),
         growth=tuple(_growth(of.plan, records)),
         nodes=tuple(_node_errors(records)),

@@ -123,8 +123,8 @@ class DivergenceObserver(SectionObserver):
         record.root_cells += Extent.of(whole, real)
         record.root_values += Extent.of(values, real)
         positions = real.cumsum(-1) - 1
-        found = (values & real).nonzero()[: PLACES - len(record.places)].tolist()
-        record.places += tuple((view.wave[0] + row, int(positions[row, column])) for row, column in found)
+        cells = (values & real).nonzero()[: PLACES - len(record.places)].tolist()
+        record.places += tuple((view.wave[0] + row, int(positions[row, column])) for row, column in cells)
 
 
 def _error(view: NodeView, reference: Name, walker: Name) -> Error | None:

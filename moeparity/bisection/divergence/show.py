@@ -68,7 +68,7 @@ def growth(report: ReportData) -> Iterator[Group]:
 
 def _roots(report: ReportData) -> Iterator[Block]:
     if not report.roots:
-        yield lines(nowhere(report.known))
+        yield lines(nowhere(report.subtracted))
         return
     root, *more_roots = report.roots
     place = "" if report.trace is None else first_token(root)
@@ -84,10 +84,10 @@ def _roots(report: ReportData) -> Iterator[Block]:
         yield lines(f"further roots (equal inputs, unequal output): {others}{surplus}")
 
 
-def nowhere(known: Sequence[KnownDifference]) -> str:
+def nowhere(subtracted: Sequence[KnownDifference]) -> str:
     """That there is no root."""
-    if known:
-        return f"nowhere beyond the good run, which differs as much at {quantity(len(known), 'node')}"
+    if subtracted:
+        return f"nowhere beyond the good run, which differs as much at {quantity(len(subtracted), 'node')}"
     return "nowhere: every node has equal bits on both sides"
 
 

@@ -22,7 +22,7 @@ _LEAST = 0.005
 def trace_reading(
     traced: Traced,
     roots: Sequence[Root],
-    known: Sequence[KnownDifference],
+    subtracted: Sequence[KnownDifference],
     metrics: Metrics,
     steps: str | None,
     *,
@@ -33,8 +33,8 @@ def trace_reading(
     steps: what the reference computes together, in the words of `traced.forwards`; None if no schedule can express the
     program's forward passes.
     """
-    yield from _root_sentences(traced, roots, known, metrics)
-    yield from _known_sentences(known)
+    yield from _root_sentences(traced, roots, subtracted, metrics)
+    yield from _known_sentences(subtracted)
     if metrics.unequal_tokens:
         yield from _graft_sentences(traced, grafts=grafts)
     if not traced.together:
@@ -57,10 +57,13 @@ def _apart(traced: Traced, steps: str | None) -> str:
     )
 
 
-def _known_sentences(known: Sequence[KnownDifference]) -> Iterator[str]:
+def _known_sentences(subtracted: Sequence[KnownDifference]) -> Iterator[str]:
     """What the good run differs in as much, the largest first."""
-    by_size = sorted(known, key=lambda difference: -difference.local)
-    parts = [f"{known.node} ({in_short(known.local)}, there {in_short(known.baseline)})" for known in by_size]
+    by_size = sorted(subtracted, key=lambda difference: -difference.local)
+    parts = [
+        f"{difference.node} ({in_short(difference.local)}, there {in_short(difference.baseline)})"
+        for difference in by_size
+    ]
     if parts:
         yield (
             f"{quantity(len(parts), 'node')} {'differs' if len(parts) == 1 else 'differ'} in the good run by as much, "
@@ -69,9 +72,9 @@ def _known_sentences(known: Sequence[KnownDifference]) -> Iterator[str]:
 
 
 def _root_sentences(
-    traced: Traced, roots: Sequence[Root], known: Sequence[KnownDifference], metrics: Metrics
+    traced: Traced, roots: Sequence[Root], subtracted: Sequence[KnownDifference], metrics: Metrics
 ) -> Iterator[str]:
-    if known and not roots:
+    if subtracted and not roots:
         yield "Called on the recorded inputs, the reference gives other bits only where the good run differs as much."
         return
     if not roots:
@@ -167,10 +170,10 @@ def recorded(records: Sequence[Record]) -> str:
     return "; ".join(lines) or "none beside the trace"
 
 
-def starts(traced: Traced, roots: Sequence[Root], known: Sequence[KnownDifference]) -> str:
+def starts(traced: Traced, roots: Sequence[Root], subtracted: Sequence[KnownDifference]) -> str:
     """The summary's line `starts`: where a recorded candidate leaves the reference."""
-    if known and not roots:
-        return nowhere(known)
+    if subtracted and not roots:
+        return nowhere(subtracted)
     if not roots:
         return "nowhere: every node that the trace shows has the reference's bits on the recorded inputs"
     further = f", as at {quantity(len(roots) - 1, 'further node')} of smaller local error" if roots[1:] else ""

@@ -34,7 +34,7 @@ class GoodRun:
 
     folder: Path
     good: Recorded
-    other: Recorded
+    candidate: Recorded
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -44,24 +44,24 @@ class GoodRun:
     def refuse_nothing_common(self, plan: BoundGraph) -> None:
         """Raises TraceError if there is no node that can be computed anew from what both traces show."""
         names = [node.name for node in plan.graph.nodes]
-        of_good, of_other = (
+        of_good, of_candidate = (
             {target.node.name for target in targets(plan, names, of) if is_shown(plan, target.node.name, target.shown)}
-            for of in (self.good, self.other)
+            for of in (self.good, self.candidate)
         )
-        if not of_good & of_other:
+        if not of_good & of_candidate:
             raise TraceError(
                 f"{Where(self.folder)}: it shows no node that the candidate's trace shows, with what goes into it, so "
                 "nothing can be taken from that. Capture both runs with the same `--save`."
             )
 
-    def known(self, plan: BoundGraph, weights: WeightStore) -> dict[str, tuple[float, float]]:
+    def differences(self, plan: BoundGraph, weights: WeightStore) -> dict[str, tuple[float, float]]:
         """By node that differs from the plan in both runs, in the good one as much or more, the relative local errors
         of the other run and of the good one. Kernels run on the CPU.
         """
         on_cpu = WeightStore(weights.checkpoint, weights.graph, torch.device("cpu"), "stream")
-        good, other = (_local_errors(plan, recorded, on_cpu) for recorded in (self.good, self.other))
-        both = ((node, other[node], error) for node, error in good.items() if node in other)
-        return {node: (error, of_good) for node, error, of_good in both if error <= AS_MUCH * of_good < torch.inf}
+        good_errors, other_errors = (_local_errors(plan, recorded, on_cpu) for recorded in (self.good, self.candidate))
+        pairs = ((node, other_errors[node], error) for node, error in good_errors.items() if node in other_errors)
+        return {node: (error, of_good) for node, error, of_good in pairs if error <= AS_MUCH * of_good < torch.inf}
 
 
 def _local_errors(plan: BoundGraph, recorded: Recorded, weights: WeightStore) -> dict[str, float]:
@@ -78,21 +78,21 @@ def _local_errors(plan: BoundGraph, recorded: Recorded, weights: WeightStore) ->
 
 def open_good_run(
     folder: Path,
-    other: Path,
+    candidate: Path,
     graph: Graph,
     *,
     tensor: Callable[[str], torch.Tensor],
     where: Where,
     map_name: str | None = None,
 ) -> GoodRun:
-    """The trace of a good run beside that of the `other` run. `tensor` gives the checkpoint's weights by name.
+    """The trace of a good run beside that of the `candidate`. `tensor` gives the checkpoint's weights by name.
 
     Raises TraceError where the two can't be compared: the same trace, several ranks, another program, model or
     weights.
     """
-    if folder.resolve() == other.resolve():
+    if folder.resolve() == candidate.resolve():
         raise TraceError(f"{where}: the baseline is the candidate's own trace. Name the trace of a run that was good.")
-    ranks = [one_rank(open_trace(path)) for path in (folder, other)]
+    ranks = [one_rank(open_trace(path)) for path in (folder, candidate)]
     maps = [_map(rank, where, map_name) for rank in ranks]
     programs = [module_map.file.program for module_map in maps]
     if programs[0] != programs[1]:
@@ -100,10 +100,10 @@ def open_good_run(
             f"{Where(folder)}: a run of {programs[0]}, and the candidate's is of {programs[1]}: they round in "
             "places of their own. Capture a good run of the same program."
         )
-    good, of_other = (observed(rank, graph, module_map) for rank, module_map in zip(ranks, maps, strict=True))
+    good, of_candidate = (observed(rank, graph, module_map) for rank, module_map in zip(ranks, maps, strict=True))
     _refuse_other_shapes(folder, good)
     _refuse_other_weights(folder, ranks[0], graph, tensor)
-    return GoodRun(folder=folder, good=good, other=of_other)
+    return GoodRun(folder=folder, good=good, candidate=of_candidate)
 
 
 def _map(rank: RankTrace, where: Where, map_name: str | None) -> ModuleMap:

@@ -93,7 +93,7 @@ class Walk:
         First every node is compared under the plan. Then those that differ are searched, those that go along with
         others behind these, and the cheap ones first; then what the values leave open at the others.
         """
-        given, comparisons = self.plan, list(self._compared(targets))
+        start_plan, comparisons = self.plan, list(self._compared(targets))
         differing = [(target, comparison) for target, comparison in comparisons if not comparison.is_equal]
         equal = [(target, comparison) for target, comparison in comparisons if comparison.is_equal]
         self.as_given = frozenset().union(*(comparison.regions for _, comparison in equal))
@@ -105,7 +105,7 @@ class Walk:
             self._explain(target)
         for number, (target, _) in enumerate(equal):
             self._tell("what is open", f"{target.node.name}, {words}", number, len(equal))
-            self._explain(target, same=self.plan is given)
+            self._explain(target, same=self.plan is start_plan)
         order = {target.node.name: number for number, target in enumerate(targets)}
         self.nodes.sort(key=lambda answer: order[answer.node])
         self.unseen.sort(key=lambda unseen: order[unseen.node])
@@ -189,7 +189,9 @@ def _in_turn(differing: Sequence[tuple[Target, Comparison]]) -> list[Target]:
     depths: dict[str, int] = {}
     for target, comparison in differing:
         before = {name for name in comparison.makers | comparison.regions if name != target.node.name}
-        at = [depths[other.node.name] for other, of_other in differing[: len(depths)] if before & of_other.regions]
+        at = [
+            depths[earlier.node.name] for earlier, of_earlier in differing[: len(depths)] if before & of_earlier.regions
+        ]
         depths[target.node.name] = 1 + max(at, default=-1)
     ranked = sorted(differing, key=lambda pair: (depths[pair[0].node.name], pair[1].work))
     return [target for target, _ in ranked]

@@ -112,7 +112,7 @@ def by_trace(
     traced: Traced,
     roots: Sequence[Root],
     metrics: Metrics = METRICS,
-    known: Sequence[KnownDifference] = (),
+    subtracted: Sequence[KnownDifference] = (),
     **verdict: Any,
 ) -> Report:
     """A report of a recorded candidate."""
@@ -123,7 +123,7 @@ def by_trace(
         summary=Summary(
             verdict=judged(judgement),
             record=of_trace.recorded((REPORT.record,)),
-            starts=of_trace.starts(traced, roots, known),
+            starts=of_trace.starts(traced, roots, subtracted),
             blame=of_trace.blame(traced, roots, metrics),
             to_set=of_trace.to_set(traced, roots, None, passes=judgement.status == "pass"),
             floor=floor(None, judgement),
@@ -225,7 +225,7 @@ SUMMARIES: Mapping[str, Report] = {
         (*UNSHOWN, replace(ROOT, node="lm_head")),
         replace(METRICS, unequal_tokens=0),
     ),
-    "a trace beside a good run": by_trace(TRACED, (), known=KNOWN),
+    "a trace beside a good run": by_trace(TRACED, (), subtracted=KNOWN),
     "a trace in which only tokens differ": by_trace(replace(TRACED, segments=()), ()),
     "a trace in which nothing differs": by_trace(
         replace(TRACED, segments=()), (), status="pass", value=ZEROS, reason="all bits are equal"

@@ -121,12 +121,12 @@ def traced(
     roots: Iterable[Root],
     steps: str | None,
     *,
-    known: tuple[KnownDifference, ...] = (),
+    subtracted: tuple[KnownDifference, ...] = (),
     unequal: int = 7,
     grafts: bool = True,
 ) -> Report:
     places = tuple(roots)
-    reading = trace_reading(of, places, known, replace(METRICS, unequal_tokens=unequal), steps, grafts=grafts)
+    reading = trace_reading(of, places, subtracted, replace(METRICS, unequal_tokens=unequal), steps, grafts=grafts)
     return replace(REPORT, trace=replace(of, reading=tuple(reading)))
 
 
@@ -147,8 +147,8 @@ TRACES = {
         replace(TRACED, segments=()), (), None, unequal=0
     ),
     "whole, with grafts": traced(TRACED, ROOTS[:1], None),
-    "beside a good run": traced(TRACED, ROOTS[:1], None, known=KNOWN),
-    "beside a good run that differs as much everywhere": traced(TRACED, (), None, known=KNOWN[:1]),
+    "beside a good run": traced(TRACED, ROOTS[:1], None, subtracted=KNOWN),
+    "beside a good run that differs as much everywhere": traced(TRACED, (), None, subtracted=KNOWN[:1]),
     "in part, other forwards than the reference's": traced(PARTIAL, (*UNSHOWN, *ROOTS[1:]), "111 forwards of 1 x 3"),
     "one of each, no schedule for its forwards, grafts off": traced(
         replace(PARTIAL, others=1, other_weights=("norm.weight",), weights=1, segments=(), routes=(), shown=1),

@@ -70,8 +70,8 @@ def test_a_fault_beside_noise_is_the_only_root(
     """Of a norm that is noisy in the good run too, since its own error is many times as large."""
     report = compared(tmp_path, qwen3_moe, fault, seed=7)
     assert [root.node for root in report.roots] == [node]
-    assert {known.node for known in report.known} == {NORM.format(i) for i in range(3)} - {node}
-    assert all(0 < known.local <= 2 * known.baseline for known in report.known)
+    assert {difference.node for difference in report.subtracted} == {NORM.format(i) for i in range(3)} - {node}
+    assert all(0 < difference.local <= 2 * difference.baseline for difference in report.subtracted)
     assert report.summary.starts.startswith(node)
     assert "in the good run by as much, and so" in " ".join(report.trace.reading if report.trace else ())
 
@@ -79,7 +79,7 @@ def test_a_fault_beside_noise_is_the_only_root(
 def test_of_noise_alone_there_is_no_root(qwen3_moe: Path, tmp_path: Path) -> None:
     report = compared(tmp_path, qwen3_moe, noisy, seed=7)
     assert report.roots == ()
-    assert len(report.known) == 3
+    assert len(report.subtracted) == 3
     assert report.summary.starts == "nowhere beyond the good run, which differs as much at 3 nodes"
     assert report.summary.to_set == "nothing is known to set: no node that the trace shows has other bits of its own"
 
@@ -88,7 +88,7 @@ def test_a_good_run_without_noise_takes_nothing(qwen3_moe: Path, tmp_path: Path)
     report = compared(tmp_path, qwen3_moe, noisy, good={"patch": None})
     assert [root.node for root in report.roots] != []
     assert {root.node for root in report.roots} == {NORM.format(i) for i in range(3)}
-    assert report.known == ()
+    assert report.subtracted == ()
 
 
 def stale_router(program: Any) -> None:

@@ -43,10 +43,10 @@ def test_what_is_not_searched_is_not_said_to_be_unexplained(model: Model, trace:
 
 def test_all_nodes_are_compared_before_any_is_searched(model: Model, trace: Path) -> None:
     """The progress says at each step what is known by then; nodes that differ come before the others."""
-    told: list[Progress] = []
+    reports: list[Progress] = []
     nodes = ("layers[*].moe.*", "layers[*].attention.attend")
-    result = explain_trace(Request(trace=trace, checkpoint=model.folder, nodes=nodes), told.append)
-    steps = [progress for progress in told if progress.unit == "nodes"]
+    result = explain_trace(Request(trace=trace, checkpoint=model.folder, nodes=nodes), reports.append)
+    steps = [progress for progress in reports if progress.unit == "nodes"]
     assert list(dict.fromkeys(progress.step for progress in steps)) == ["comparing", "searching", "what is open"]
     searched = [progress.at for progress in steps if progress.step == "searching"]
     names = [f"layers[{layer}].{name}" for name in ("moe.combine", "attention.attend") for layer in range(3)]

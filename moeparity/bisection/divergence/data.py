@@ -130,8 +130,8 @@ class Divergence:
     """Where the sides part, and how the error grows.
 
     roots: nodes with unequal output on equal inputs, in the graph's order; of a trace those with the largest local
-    error first. subtracted: nodes that are none, since a good run differs there as much. growth: after each layer. nodes: at
-    every node.
+    error first. subtracted: nodes that are none, since a good run differs there as much. growth: after each layer.
+    nodes: at every node.
     """
 
     roots: tuple[Root, ...]

@@ -11,7 +11,7 @@ from moeparity.bisection.degeneracy.data import Degeneracy
 from moeparity.bisection.determinism.data import NotDeterministic
 from moeparity.bisection.digests.data import Digests
 from moeparity.bisection.distribution.data import Distribution
-from moeparity.bisection.divergence.data import LayerGrowth, NodeError, Root
+from moeparity.bisection.divergence.data import KnownDifference, LayerGrowth, NodeError, Root
 from moeparity.bisection.envelope.data import Envelope
 from moeparity.bisection.flips.data import RoutingFlips
 from moeparity.bisection.floor.data import Floor
@@ -75,6 +75,7 @@ class ReportData:
     nonfinite: Nonfinite | None = None
     schedule: Schedule | None = None
     trace: Traced | None = None
+    subtracted: tuple[KnownDifference, ...] = ()
     real_ranks: RealRanks | None = None
     digests: Digests | None = None
     graph: OpGraph | None = None

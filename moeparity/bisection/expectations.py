@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from moeparity.bisection.divergence.growth import Step, largest, steps
+from moeparity.bisection.divergence.show import nowhere
 from moeparity.bisection.record.data import deciding, overall
 from moeparity.bisection.report import Report
 from moeparity.bisection.toggles.data import ToggleResult, TrialResult
@@ -205,7 +206,7 @@ def _interval(bounds: Bounds, report: Report) -> Outcome:
 
 def _first_divergence(nodes: frozenset[str], report: Report) -> Outcome:
     if not report.roots:
-        return "fail" if nodes else "ok", "nowhere: every node has equal bits on both sides"
+        return "fail" if nodes else "ok", nowhere(report.subtracted)
     return "ok" if report.roots[0].node in nodes else "fail", report.roots[0].node
 
 

@@ -21,6 +21,7 @@ from moeparity.bisection.digests.data import Digests
 from moeparity.bisection.distribution import measure as distribution
 from moeparity.bisection.distribution.data import Distribution
 from moeparity.bisection.divergence import measure as divergence
+from moeparity.bisection.divergence.baseline import BASELINE
 from moeparity.bisection.divergence.data import Divergence
 from moeparity.bisection.divergence.observe import RECORDS
 from moeparity.bisection.envelope import measure as envelope
@@ -86,7 +87,7 @@ MEASURES: Final = (
     ),
     Measure(gives=Degeneracy, measure=degeneracy.measure, watch=degeneracy.FLAT),
     Measure(gives=Verdicts, measure=verdict.measure, needs=(Degeneracy, Recording, OtherRecord)),
-    Measure(gives=Divergence, measure=divergence.measure, watch=RECORDS),
+    Measure(gives=Divergence, measure=divergence.measure, watch=RECORDS, search=BASELINE),
     Measure(gives=RoutingFlips, measure=flips.measure, watch=CENSUS),
     Measure(gives=Toggled, measure=toggles.measure, search=OFFSETTING),
     Measure(gives=OfTokens, measure=tokens.measure, watch=tokens.CLASSES),

@@ -12,6 +12,7 @@ from torch import Tensor
 from moeparity.bisection.real_ranks.data import RealRanks
 from moeparity.engine.passes import PassRunner
 from moeparity.errors import SpecError, Where
+from moeparity.evidence.explain.good_run import GoodRun
 from moeparity.evidence.maps.side import RecordedSide
 from moeparity.inputs.model import Model
 from moeparity.inputs.tokens import TokenSet
@@ -35,7 +36,8 @@ class Plan:
     swaps: the blocks to restore, by selector: their nodes, and all differences there as one toggle (None: no
     difference).
     functions: users' functions by `module:function`. recorded: the candidate, if it is a trace; then both sides are
-    bound alike, and the candidate's values are the recorded ones. real_ranks: what a live job computed.
+    bound alike, and the candidate's values are the recorded ones. good_run: the recipe's baseline. real_ranks: what a
+    live job computed.
     """
 
     path: Path
@@ -53,6 +55,7 @@ class Plan:
     attribution: bool
     digests: bool
     recorded: RecordedSide | None = None
+    good_run: GoodRun | None = None
     real_ranks: RealRanks | None = None
 
     @property

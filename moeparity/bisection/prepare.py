@@ -13,6 +13,7 @@ from moeparity.bisection.oracle.side import ORACLE, oracle_side
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import refuse_impossible
 from moeparity.errors import SpecError, Where, did_you_mean, display_path, listed
+from moeparity.evidence.explain.good_run import GoodRun, open_good_run
 from moeparity.evidence.maps.side import RecordedSide, recorded_side, refuse_without_logits
 from moeparity.inputs.machine import refuse_other_machine
 from moeparity.inputs.model import Model, checked_tokens, open_model
@@ -81,13 +82,17 @@ def _plan(path: Path, device: str, options: Options, progress: Callback | None, 
     model = opener(folder, device=device, synthetic=recipe.synthetic, progress=progress, values=False)
     _check_tokens(tokens, model, Where(path.parent / recipe.tokens.file))
     recorded = _recorded(recipe, path, model, tokens)
+    good_run = None if recorded is None else _good_run(recipe, path, model, recorded)
     grid, schedules = _schedules(recipe, tokens, recorded, path)
-    phases = _phases(schedules, grid, options.phases, where, has_floor=recipe.floor or tokens.has_records)
+    further = options.phases if good_run is None else (*options.phases, *good_run.phases)
+    phases = _phases(schedules, grid, further, where, has_floor=recipe.floor or tokens.has_records)
     cases = cases_of(model.graph, model.dtype, phases, variants, profiles, where, rules_of_sides)
     bound = zip(variants, profiles, rules_of_sides, schedules, strict=True)
     reference, candidate = (
         _side(model, variant, p, path, rules, cases, schedule) for variant, p, rules, schedule in bound
     )
+    if good_run is not None:
+        good_run.refuse_nothing_common(reference.plan)
     return Plan(
         path=path,
         recipe=recipe,
@@ -104,6 +109,7 @@ def _plan(path: Path, device: str, options: Options, progress: Callback | None, 
         attribution=options.attribution,
         digests=options.digests,
         recorded=None if recorded is None else _whole(recorded, reference.plan),
+        good_run=good_run,
     )
 
 
@@ -128,6 +134,16 @@ def _recorded(recipe: recipe_schema.RecipeFile, path: Path, model: Model, tokens
     )
     refuse_without_logits(side, model.graph, tokens.loss_mask)
     return side
+
+
+def _good_run(recipe: recipe_schema.RecipeFile, path: Path, model: Model, recorded: RecordedSide) -> GoodRun | None:
+    """The trace of a good run, opened beside the candidate's. Raises TraceError if the two can't be compared."""
+    if recipe.baseline is None:
+        return None
+    where = Where(path, recipe.line_of("baseline"))
+    folder = reader.find_file(recipe.baseline, where, "baseline")
+    tensor, map_name = model.weights.checkpoint.tensor, recipe.candidate.map
+    return open_good_run(folder, recorded.folder, model.graph, tensor=tensor, where=where, map_name=map_name)
 
 
 def _whole(recorded: RecordedSide, plan: BoundGraph) -> RecordedSide:

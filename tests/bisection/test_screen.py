@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from moeparity.bisection.degeneracy.data import Degeneracy
-from moeparity.bisection.divergence.data import Choice, LayerGrowth, NodeError, Root, Size
+from moeparity.bisection.divergence.data import Choice, LayerGrowth, NodeError, Root, Size, TokenPlace
 from moeparity.bisection.flips.data import LayerFlips, RoutingFlips
 from moeparity.bisection.record.data import Record
 from moeparity.bisection.report import Report
@@ -96,6 +96,8 @@ ROOTS = tuple(
         tokens=198 - i,
         pads=0,
         same_values=False,
+        local=0.001,
+        places=(TokenPlace(sequence=i, position=3),),
         choices=(CHOICE,),
     )
     for i in range(7)

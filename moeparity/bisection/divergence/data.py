@@ -24,8 +24,23 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPlace:
+    """Where a token stands: its sequence in the token file, and its position there, each from 0. `request`: what the
+    server called that sequence; empty if no trace says it.
+    """
+
+    sequence: int
+    position: int
+    request: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Root:
     """A node with equal inputs and unequal output, and the choices that differ there.
+
+    local: the relative L2 error of the output on equal inputs; infinite if a value is not finite or has another shape,
+        or if whole numbers alone differ.
+    places: the first tokens with a value that differs, padding aside.
 
     sequences, tokens: how many have a value that differs, padding included; `pads` of these tokens are padding.
     same_values: the outputs have equal values and different dtypes. Then `sequences` and `tokens` count everything in
@@ -39,6 +54,8 @@ class Root:
     tokens: int
     pads: int
     same_values: bool
+    local: float
+    places: tuple[TokenPlace, ...]
     choices: tuple[Choice, ...]
     unshown: tuple[str, ...] = ()
 
@@ -46,6 +63,18 @@ class Root:
     def pads_only(self) -> bool:
         """Whether nothing but padding differs here."""
         return self.pads == self.tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownDifference:
+    """A node of a trace that differs in the good run, the recipe's `baseline`, as much already, and so is no root.
+
+    local, baseline: the relative errors on recorded inputs, in the candidate's trace and in the good run's.
+    """
+
+    node: str
+    local: float
+    baseline: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,10 +129,12 @@ class LayerGrowth:
 class Divergence:
     """Where the sides part, and how the error grows.
 
-    roots: nodes with unequal output on equal inputs, in the graph's order. growth: after each layer. nodes: at every
-    node.
+    roots: nodes with unequal output on equal inputs, in the graph's order; of a trace those with the largest local
+    error first. subtracted: nodes that are none, since a good run differs there as much. growth: after each layer.
+    nodes: at every node.
     """
 
     roots: tuple[Root, ...]
     growth: tuple[LayerGrowth, ...]
     nodes: tuple[NodeError, ...]
+    subtracted: tuple[KnownDifference, ...] = ()

@@ -6,7 +6,17 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from moeparity.bisection.context import Context, filled
-from moeparity.bisection.divergence.data import Choice, Divergence, LayerGrowth, NodeError, Root, Size
+from moeparity.bisection.divergence.baseline import BASELINE
+from moeparity.bisection.divergence.data import (
+    Choice,
+    Divergence,
+    KnownDifference,
+    LayerGrowth,
+    NodeError,
+    Root,
+    Size,
+    TokenPlace,
+)
 from moeparity.bisection.divergence.observe import RECORDS, NodeRecord
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.plan import Plan
@@ -24,8 +34,16 @@ Records = Mapping[str, NodeRecord]
 def measure(of: Context) -> Divergence:
     """The roots, the growth over layers, and the errors of every node."""
     records = of.observed.of_watch(RECORDS) or {}
+    roots = list(_roots(of.plan, of.observed, records))
+    subtracted = of.observed.of_search(BASELINE) or {}
+    if of.plan.recorded is not None:
+        # Each node of a trace is looked at by itself, so that the first one is not what the others come of.
+        roots.sort(key=lambda root: -root.local)
     return Divergence(
-        roots=tuple(_roots(of.plan, of.observed, records)),
+        roots=tuple(root for root in roots if root.node not in subtracted),
+        subtracted=tuple(
+            KnownDifference(node=node, local=local, baseline=baseline) for node, (local, baseline) in subtracted.items()
+        ),
         growth=tuple(_growth(of.plan, records)),
         nodes=tuple(_node_errors(records)),
     )
@@ -42,9 +60,25 @@ def _roots(plan: Plan, observed: Observed, records: Records) -> Iterator[Root]:
                 node=record.node.name,
                 op=record.node.op.name,
                 same_values=same_values,
+                local=_root_size(record),
+                places=tuple(_places(plan, record)),
                 choices=tuple(_choices(plan, observed, record.node)),
                 unshown=_unshown(plan, record.node),
             )
+
+
+def _root_size(record: NodeRecord) -> float:
+    """The local error of a root."""
+    if record.local is None or record.local.excluded:
+        return math.inf
+    size = float(record.local.relative_l2)
+    return math.inf if record.node.op.routes and size == 0 else size
+
+
+def _places(plan: Plan, record: NodeRecord) -> Iterator[TokenPlace]:
+    requests = {} if plan.recorded is None else plan.recorded.requests
+    for sequence, position in record.places:
+        yield TokenPlace(sequence=sequence, position=position, request=requests.get(sequence, ""))
 
 
 def _unshown(plan: Plan, node: Node) -> tuple[str, ...]:

@@ -20,6 +20,9 @@ from moeparity.metrics.tokens import CHUNK, log_probs
 from moeparity.plan.graph import Node
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 
+PLACES: Final = 4
+"""Of so many tokens of a root it is kept where they stand."""
+
 
 @dataclass(slots=True)
 class NodeRecord:
@@ -27,6 +30,7 @@ class NodeRecord:
 
     root_cells: the extent of all cells with equal inputs and unequal output. A cell is the smallest group of tokens
         that some variant computes together. root_values: the part of it whose values differ; empty if only dtypes do.
+    places: sequence and position of the first real tokens with values that differ.
     carried: the error of the candidate's value. local: that of one side's numerics on the other side's inputs. Both are
         None for nodes without floating-point output, and if the sides' values have different shapes.
     """
@@ -34,6 +38,7 @@ class NodeRecord:
     node: Node
     root_cells: Extent = field(default_factory=Extent)
     root_values: Extent = field(default_factory=Extent)
+    places: tuple[tuple[int, int], ...] = ()
     carried: Error | None = None
     local: Error | None = None
 
@@ -96,6 +101,7 @@ class DivergenceObserver(SectionObserver):
             record = self.records.setdefault(name, NodeRecord(further.node))
             record.root_cells += further.root_cells
             record.root_values += further.root_values
+            record.places = (*record.places, *further.places)[:PLACES]
             record.carried = _add(record.carried, further.carried)
             record.local = _add(record.local, further.local)
 
@@ -116,6 +122,9 @@ class DivergenceObserver(SectionObserver):
         real = torch.ones_like(whole) if mask is None else mask[slice(*view.wave)].cpu()
         record.root_cells += Extent.of(whole, real)
         record.root_values += Extent.of(values, real)
+        positions = real.cumsum(-1) - 1
+        cells = (values & real).nonzero()[: PLACES - len(record.places)].tolist()
+        record.places += tuple((view.wave[0] + row, int(positions[row, column])) for row, column in cells)
 
 
 def _error(view: NodeView, reference: Name, walker: Name) -> Error | None:

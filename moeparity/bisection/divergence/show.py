@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from moeparity.bisection.data import ReportData
-from moeparity.bisection.divergence.data import Choice, LayerGrowth, Root
+from moeparity.bisection.divergence.data import Choice, KnownDifference, LayerGrowth, Root, TokenPlace
 from moeparity.bisection.divergence.growth import JUMP, steps
 from moeparity.output.blocks import (
     PEAKS,
@@ -49,6 +49,9 @@ def _differ(count: int) -> str:
 
 
 _MORE_ROOTS = 4
+_SHOWN_ROOTS = 12
+"""So many roots of a trace are shown with their sizes."""
+_PLACES = 2
 
 
 def starts(report: ReportData) -> Iterator[Group]:
@@ -65,17 +68,53 @@ def growth(report: ReportData) -> Iterator[Group]:
 
 def _roots(report: ReportData) -> Iterator[Block]:
     if not report.roots:
-        yield lines("nowhere: every node has equal bits on both sides")
+        yield lines(nowhere(report.subtracted))
         return
     root, *more_roots = report.roots
-    opening: Phrase = (Styled(root.node, "bold"), f" ({root.op}), {_sequences(root, report)}")
+    place = "" if report.trace is None else first_token(root)
+    opening: Phrase = (Styled(root.node, "bold"), f" ({root.op}), {_sequences(root, report)}{place}")
     yield lines(opening, *padding_reading(report))
     if root.choices:
         yield _choices(root.choices)
-    if more_roots:
+    if report.trace is not None and more_roots:
+        yield _by_size(report.roots)
+    elif more_roots:
         others = ", ".join(root.node for root in more_roots[:_MORE_ROOTS])
         surplus = f" and {len(more_roots) - _MORE_ROOTS} more" if len(more_roots) > _MORE_ROOTS else ""
         yield lines(f"further roots (equal inputs, unequal output): {others}{surplus}")
+
+
+def nowhere(subtracted: Sequence[KnownDifference]) -> str:
+    """That there is no root."""
+    if subtracted:
+        return f"nowhere beyond the good run, which differs as much at {quantity(len(subtracted), 'node')}"
+    return "nowhere: every node has equal bits on both sides"
+
+
+def _by_size(roots: Sequence[Root]) -> Table:
+    """Roots of a trace, the largest local error first, with the tokens that show each."""
+    rows: list[tuple[Cell, ...]] = [
+        (root.node, in_short(root.local), str(root.tokens), "; ".join(map(token_words, root.places[:_PLACES])))
+        for root in roots[:_SHOWN_ROOTS]
+    ]
+    more = len(roots) - _SHOWN_ROOTS
+    below = [Styled(f"{more} more in --json.", "dim")] if more > 0 else []
+    return table(columns("local error", "tokens", first="root", last="first tokens"), rows, *below)
+
+
+def in_short(error: float) -> str:
+    """A relative error in two digits."""
+    return "not finite" if math.isinf(error) else f"{error:.1e}"
+
+
+def token_words(place: TokenPlace) -> str:
+    """`request 7, position 31`, or `sequence 7, position 31` where a trace names no requests."""
+    return f"{f'request {place.request}' if place.request else f'sequence {place.sequence}'}, position {place.position}"
+
+
+def first_token(root: Root) -> str:
+    """`, the first at sequence 3, position 17`; empty where no real token has other values."""
+    return f", the first at {token_words(root.places[0])}" if root.places else ""
 
 
 def _sequences(root: Root, report: ReportData) -> str:

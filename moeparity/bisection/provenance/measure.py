@@ -50,10 +50,11 @@ def _weights(plan: Plan) -> Iterator[FileDigest]:
 
 
 def _trace(plan: Plan) -> Iterator[FileDigest]:
-    """The files of a recorded candidate: its records, which have the digest of every value, and its tensors."""
-    if plan.recorded is None:
-        return
-    files = sorted(path for path in plan.recorded.folder.rglob("*") if path.is_file())
+    """The files of a recorded candidate and of the baseline: the records, which have the digest of every value, and the
+    tensors.
+    """
+    folders = [run.folder for run in (plan.recorded, plan.good_run) if run is not None]
+    files = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
     few = sum(file.stat().st_size for file in files) <= WHOLE
     for file in files:
         yield _whole(file) if few or file.suffix != ".safetensors" else _header(file)

@@ -63,6 +63,7 @@ def parts(plan: Plan) -> dict[str, str]:
         "weights": _files(plan.model.weights.checkpoint, plan.model.folder / "config.json"),
         "other weights": [_files(source) for _, source in sorted(plan.model.weights.others.items())],
         "trace": None if plan.recorded is None else _trace(plan.recorded.folder),
+        "baseline": None if plan.good_run is None else _trace(plan.good_run.folder),
         "graph": paths.contents(plan.model.graph.path, "YAML file"),
         "machine": _machine(plan.model.device),
         "source": source(),

@@ -67,7 +67,7 @@ def _of_trace(of: Context, traced: Traced) -> Summary:
     return Summary(
         verdict=judged(verdict),
         record=of_trace.recorded(_records(of)),
-        starts=nonfinite_start(nonfinite, metrics) or of_trace.starts(traced, roots),
+        starts=nonfinite_start(nonfinite, metrics) or of_trace.starts(traced, roots, of[Divergence].subtracted),
         blame=of_trace.blame(traced, roots, metrics),
         to_set=of_trace.to_set(traced, roots, first, passes=verdict.status == "pass"),
         floor=floor(of.get(Floor), verdict),

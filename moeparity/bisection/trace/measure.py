@@ -59,7 +59,9 @@ def measure(of: Context) -> Traced | None:
         reading=(),
     )
     sizes_recorded = None if recorded.schedule is None else _runs([_size(step) for step in steps])
-    reading = trace_reading(traced, roots, of[Verdicts].metrics, sizes_recorded, grafts=plan.recipe.grafts)
+    reading = trace_reading(
+        traced, roots, of[Divergence].subtracted, of[Verdicts].metrics, sizes_recorded, grafts=plan.recipe.grafts
+    )
     return replace(traced, reading=tuple(reading))
 
 

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 from moeparity.bisection.data import ReportData
-from moeparity.bisection.divergence.data import Root
+from moeparity.bisection.divergence.data import KnownDifference, Root
+from moeparity.bisection.divergence.show import first_token, in_short, nowhere
 from moeparity.bisection.record.data import Record
 from moeparity.bisection.trace.data import Segment, Traced
 from moeparity.bisection.verdict.data import Metrics
@@ -19,14 +20,21 @@ _LEAST = 0.005
 
 
 def trace_reading(
-    traced: Traced, roots: Sequence[Root], metrics: Metrics, steps: str | None, *, grafts: bool
+    traced: Traced,
+    roots: Sequence[Root],
+    subtracted: Sequence[KnownDifference],
+    metrics: Metrics,
+    steps: str | None,
+    *,
+    grafts: bool,
 ) -> Iterator[str]:
     """What was seen, where the divergence starts, which segments make it, and what was not seen.
 
     steps: what the reference computes together, in the words of `traced.forwards`; None if no schedule can express the
     program's forward passes.
     """
-    yield from _root_sentences(traced, roots, metrics)
+    yield from _root_sentences(traced, roots, subtracted, metrics)
+    yield from _known_sentences(subtracted)
     if metrics.unequal_tokens:
         yield from _graft_sentences(traced, grafts=grafts)
     if not traced.together:
@@ -49,7 +57,26 @@ def _apart(traced: Traced, steps: str | None) -> str:
     )
 
 
-def _root_sentences(traced: Traced, roots: Sequence[Root], metrics: Metrics) -> Iterator[str]:
+def _known_sentences(subtracted: Sequence[KnownDifference]) -> Iterator[str]:
+    """What the good run differs in as much, the largest first."""
+    by_size = sorted(subtracted, key=lambda difference: -difference.local)
+    parts = [
+        f"{difference.node} ({in_short(difference.local)}, there {in_short(difference.baseline)})"
+        for difference in by_size
+    ]
+    if parts:
+        yield (
+            f"{quantity(len(parts), 'node')} {'differs' if len(parts) == 1 else 'differ'} in the good run by as much, "
+            f"and so {'is no root' if len(parts) == 1 else 'are no roots'}: {few(parts, NAMED)}."
+        )
+
+
+def _root_sentences(
+    traced: Traced, roots: Sequence[Root], subtracted: Sequence[KnownDifference], metrics: Metrics
+) -> Iterator[str]:
+    if subtracted and not roots:
+        yield "Called on the recorded inputs, the reference gives other bits only where the good run differs as much."
+        return
     if not roots:
         yield (
             f"At each of the {traced.shown} nodes that the trace shows, the reference gives the recorded bits when it "
@@ -143,14 +170,18 @@ def recorded(records: Sequence[Record]) -> str:
     return "; ".join(lines) or "none beside the trace"
 
 
-def starts(traced: Traced, roots: Sequence[Root]) -> str:
+def starts(traced: Traced, roots: Sequence[Root], subtracted: Sequence[KnownDifference]) -> str:
     """The summary's line `starts`: where a recorded candidate leaves the reference."""
+    if subtracted and not roots:
+        return nowhere(subtracted)
     if not roots:
         return "nowhere: every node that the trace shows has the reference's bits on the recorded inputs"
-    further = f", as at {quantity(len(roots) - 1, 'further node')}" if roots[1:] else ""
+    further = f", as at {quantity(len(roots) - 1, 'further node')} of smaller local error" if roots[1:] else ""
     with_others = f" (with {few(list(roots[0].unshown), 2)}, not shown)" if roots[0].unshown else ""
     apart = "" if traced.together else "; the reference computed other tokens together, which may be all of it"
-    return f"{roots[0].node}{with_others}: not the recorded bits on the recorded inputs{further}{apart}"
+    where = f" in {roots[0].tokens} of {traced.tokens} tokens{first_token(roots[0])}"
+    at = "" if roots[0].tokens >= traced.tokens else where
+    return f"{roots[0].node}{with_others}: not the recorded bits on the recorded inputs{at}{further}{apart}"
 
 
 def blame(traced: Traced, roots: Sequence[Root], metrics: Metrics) -> str:

@@ -8,6 +8,7 @@ from typing import Final
 
 import torch
 
+from moeparity.evidence.explain.extent import extent_of
 from moeparity.evidence.explain.inquiry import Inquiry, Memory
 from moeparity.evidence.explain.left import left_by
 from moeparity.evidence.explain.observation import Observation, numbers, recorded_nodes, region_of
@@ -100,12 +101,14 @@ class Question:
 
         return [sample_of(step) for step in observations]
 
-    def answer(self, observations: Sequence[Observation], kept_by: KeptBy | None = None) -> Answer:
-        """What gives the values of all these steps, searched for."""
+    def answer(
+        self, observations: Sequence[Observation], kept_by: KeptBy | None = None, *, same: bool = False
+    ) -> Answer:
+        """What gives the values of all these steps, searched for; `same` where the plan is known to give their bits."""
         samples = self.samples(observations, kept_by)
         inquiry = self.inquiry(samples)
         for sample in samples:
-            inquiry.meet(sample)
+            inquiry.meet(sample, same=same)
         return Answer(question=self, observations=tuple(observations), samples=tuple(samples), inquiry=inquiry)
 
 
@@ -171,6 +174,8 @@ class Answer:
             padding=_padding(inquiry, choices, self.samples) if self.explains else (0, 0),
             searched=not inquiry.stopped,
             left=None if self.explains or inquiry.stopped else self._remainder(choices),
+            local_error=inquiry.base.local_error,
+            extent=None if inquiry.base.exact else extent_of(inquiry.kernels, NOTHING, self.samples),
         )
 
     def _remainder(self, choices: Choices) -> Left:

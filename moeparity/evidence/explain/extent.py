@@ -36,8 +36,7 @@ class _Counted:
         self.differing += int(differs.sum())
         self.tokens += differs.numel()
         if self.first is None and bool(differs.any()):
-            sequence, position = sample.place(*differs.nonzero()[0].tolist())
-            self.first = TokenPlace(forward=sample.number, sequence=sequence, position=position)
+            self.first = _place(sample, *differs.nonzero()[0].tolist())
         if ids is not None and ids.shape[:2] == differs.shape:
             for expert in sorted(set(ids.flatten().tolist())):
                 goes = (ids == expert).any(-1)
@@ -53,6 +52,14 @@ class _Counted:
         if not 0 < self.differing < self.tokens or len(experts) > NAMED:
             return ()
         return tuple(ExpertTokens(expert=e, differing=self.differing, tokens=self.of_expert[e]) for e in experts)
+
+
+def _place(sample: Sample, sequence: int, position: int) -> TokenPlace:
+    row, column = sample.place(sequence, position)
+    if not sample.requests:
+        return TokenPlace(forward=sample.number, sequence=row, position=column)
+    request, position = sample.requests[column]
+    return TokenPlace(forward=sample.number, sequence=row, position=position, request=request)
 
 
 def extent_of(kernels: Kernels, choices: Choices, samples: Iterable[Sample]) -> Extent | None:

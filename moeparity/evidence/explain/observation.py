@@ -26,7 +26,8 @@ class Observation:
     real: which tokens are no padding, bool [B, T]; None if all are taken to be real. ends: in a server's step [1, T],
     the rows that its head is given, int64 [k]; None if a head that is not given all is given each sequence's last.
     earlier: the steps before this one whose keys it reads, row i on row i, the first step first. number: which of the
-    trace's forwards it is; row: the row of its first token there. unknown: why its mask or its positions are not known.
+    trace's forwards it is; row: the row of its first token there. requests: of each row of a server's forward, the
+    request and the position there. unknown: why its mask or its positions are not known.
     other_shapes: in words, values of which a token has another shape than the checkpoint says; such a value is among
     `values` only if what reads it takes any number.
     """
@@ -39,6 +40,7 @@ class Observation:
     earlier: tuple[Observation, ...] = ()
     number: int = 0
     row: int = 0
+    requests: tuple[tuple[str, int], ...] = ()
     unknown: str = ""
 
     def sample(self, region: tuple[Node, ...], earlier: tuple[Sample, ...] = ()) -> Sample:
@@ -53,6 +55,7 @@ class Observation:
         entering = {v: self.values[v] for v in (*entering_values(region), *own_values) if v in self.values}
         outputs = tuple(self.values[value] for value in closing.values if value in self.values)
         real = self.real if self.real is None or not bool(self.real.all()) else None
+        requests = self.requests
         shown_tokens = outputs[0].shape[closing.op.token_axis] if outputs else 0
         if outputs and "tokens" in self.values and shown_tokens < self.values["tokens"].shape[1]:
             if any(node.op.mixes_tokens for node in region):
@@ -62,6 +65,7 @@ class Observation:
             rows = slice(-shown_tokens, None) if self.ends is None else self.ends
             entering = {value: tensor[:, rows] for value, tensor in entering.items()}
             real = None if real is None else real[:, rows]
+            requests = self._of_rows(rows)
         at = None if real is None else (real, closing.op.token_axis)
         return Sample(
             values=entering,
@@ -71,7 +75,13 @@ class Observation:
             earlier=earlier,
             number=self.number,
             row=self.row,
+            requests=requests,
         )
+
+    def _of_rows(self, rows: slice | Tensor) -> tuple[tuple[str, int], ...]:
+        """The requests of some rows."""
+        numbers = range(len(self.requests))
+        return tuple(self.requests[n] for n in (numbers[rows] if isinstance(rows, slice) else rows.tolist()))
 
 
 def numbers(steps: Iterable[Observation]) -> tuple[int, ...]:

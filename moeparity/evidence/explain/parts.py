@@ -4,8 +4,8 @@ part.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from moeparity.errors import TraceError, listed
 from moeparity.evidence.explain.explain import WORK, Answer, KeptBy, Question
@@ -23,6 +23,27 @@ from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node
 from moeparity.progress import Stop
 
+Load = Callable[[Collection[str]], Loaded]
+"""Gives the weights of some nodes."""
+Regions = dict[tuple[str, ...], tuple[tuple[Node, ...], list[Observation]]]
+
+
+@dataclass(slots=True, kw_only=True)
+class Comparison:
+    """How near a plan's own kernels come to a node's recorded values. `work` is what their calls cost; `regions` are
+    the nodes that were computed, `makers` others whose choices go along with theirs.
+    """
+
+    score: Score = field(default_factory=Score)
+    work: float = 0.0
+    regions: set[str] = field(default_factory=set)
+    makers: set[str] = field(default_factory=set)
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether every bit is equal, of whatever was compared."""
+        return self.score.exact or not self.score.elements
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
@@ -32,40 +53,71 @@ class Parts:
     unseen: tuple[Unseen, ...] = ()
 
 
+def compared(plan: BoundGraph, node: str, observations: Sequence[Observation], load: Load) -> Comparison:
+    """The plan's own kernels held to a node's recorded values; nothing is searched."""
+    regions, _ = _regions(plan, node, observations)
+    comparison = Comparison()
+    loaded = _loaded(regions, load)
+    for region, steps in regions.values():
+        question = Question(plan=plan, region=region, loaded=loaded, memory=Memory())
+        samples = question.samples(steps)
+        replaced = question.inquiry(samples).replaced
+        kernels = Kernels(replaced, loaded)
+        for sample in samples:
+            comparison.score.add(scored(kernels, NOTHING, [sample]) or Score.of_refused(sample))
+        comparison.work += kernels.work
+        comparison.regions |= {member.name for member in region}
+        comparison.makers |= {name for name, _ in replaced.makers}
+    return comparison
+
+
+def is_shown(plan: BoundGraph, node: str, observations: Sequence[Observation]) -> bool:
+    """Whether some step shows the node's values, and what they can be computed from."""
+    return bool(_regions(plan, node, observations)[0])
+
+
 def explained_in_parts(
     plan: BoundGraph,
     node: str,
     observations: Sequence[Observation],
-    loaded: Loaded,
+    load: Load,
     memories: dict[tuple[str, ...], Memory],
     known_nodes: Collection[str] = (),
     work: float = WORK,
     stop: Stop | None = None,
+    *,
+    same: bool = False,
 ) -> Parts:
     """The choices behind a node's recorded values. All forwards are explained together if that is possible. Otherwise
     they are taken apart: those that the plan itself gives are explained apart from the others, or each phase is.
 
     `memories` are kept by the names of a region's nodes, without their layer; each may spend `work`.
-    `stop` ends searches before that.
+    `stop` ends searches before that. `same`: the plan is known to give every bit.
     """
     stop = stop or Stop()
     regions, reasons = _regions(plan, node, observations)
     answers: list[Answer] = []
+    loaded = _loaded(regions, load)
     for region, steps in regions.values():
         memory = memories.setdefault(tuple(role(member.name) for member in region), Memory(work=work, stop=stop))
         question = Question(plan=plan, region=region, loaded=loaded, memory=memory, known_nodes=known_nodes)
-        answers += _answers(question, steps)
+        answers += [question.answer(steps, same=True)] if same else _answers(question, steps)
     return Parts(
         explanations=tuple(answer.explanation for answer in answers),
         unseen=tuple(Unseen(node=node, reason=reason, forwards=numbers(steps)) for reason, steps in reasons.items()),
     )
 
 
+def _loaded(regions: Regions, load: Load) -> Loaded:
+    """The weights of the nodes of all regions."""
+    return load({member.name for region, _ in regions.values() for member in region})
+
+
 def _regions(
     plan: BoundGraph, node: str, observations: Iterable[Observation]
-) -> tuple[dict[tuple[str, ...], tuple[tuple[Node, ...], list[Observation]]], dict[str, list[Observation]]]:
+) -> tuple[Regions, dict[str, list[Observation]]]:
     """The steps by what has to be computed anew in them, and those in which something is missing, by the reason."""
-    regions: dict[tuple[str, ...], tuple[tuple[Node, ...], list[Observation]]] = {}
+    regions: Regions = {}
     reasons: dict[str, list[Observation]] = {}
     for step in observations:
         try:

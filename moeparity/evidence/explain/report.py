@@ -70,11 +70,14 @@ class OpenChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenPlace:
-    """Where a token stands: forward, sequence and position, each counted from 0."""
+    """Where a token stands: forward, sequence and position, each counted from 0. `request`: in a server's forward, what
+    the server calls the sequence, whose tokens `position` counts; `sequence` is 0 there.
+    """
 
     forward: int
     sequence: int
     position: int
+    request: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,13 +133,14 @@ class Explanation:
     nodes: all nodes that were computed anew, because values between them were not recorded. forwards: the forwards of
     the trace, from 0, that are explained so, in these `phases`. A node whose forwards were not all computed alike has
     an explanation for each part. elements: elements of tokens that are no padding. as_it_is: fraction of elements that
-    are equal under the start profile. tried: how many combinations of other choices were run, in `calls` kernel calls.
-    matches: combinations that give every bit on all micro-batches, the plainest first; empty if the start profile's own
-    choices do; if nothing does, those that come nearest, the best first. open: choices that these values do not decide
-    beside the first match. padding: at how many tokens of padding, and of how many, the bits differ; these decide
-    nothing. other_shape: in words, what a token has in place of the shape that the checkpoint says; such values are
-    compared with nothing; empty if shapes are equal. searched: false if the search was stopped before it came to
-    its own end and had found nothing.
+    are equal under the start profile. local_error: the error there, relative to the recorded values' root mean square.
+    extent: which tokens have other bits there; None if none has, or if shapes differ. tried: how many combinations of
+    other choices were run, in `calls` kernel calls. matches: combinations that give every bit on all micro-batches, the
+    plainest first; empty if the start profile's own choices do; if nothing does, those that come nearest, the best
+    first. open: choices that these values do not decide beside the first match. padding: at how many tokens of padding,
+    and of how many, the bits differ; these decide nothing. other_shape: in words, what a token has in place of the
+    shape that the checkpoint says; such values are compared with nothing; empty if shapes are equal. searched: false if
+    the search was stopped before it came to its own end and had found nothing.
     """
 
     node: str
@@ -156,6 +160,8 @@ class Explanation:
     left: Left | None = None
     other_shape: str = ""
     searched: bool = True
+    local_error: float = 0.0
+    extent: Extent | None = None
 
     @property
     def explained(self) -> bool:

@@ -23,7 +23,8 @@ class Sample:
     real: which tokens are no padding, bool [b, t], with the axis of tokens that the result has (None: all are); what
     the function gave at other tokens is compared with nothing. earlier: the steps before this one whose keys it reads,
     the first step first; an earlier step has its region's value by name, if that is known. number: which of the
-    program's forwards it is; row: the row of its first token there.
+    program's forwards it is; row: the row of its first token there. requests: of each row of a server's forward, the
+    request and the position there.
     """
 
     values: Values
@@ -33,6 +34,7 @@ class Sample:
     earlier: tuple[Sample, ...] = ()
     number: int = 0
     row: int = 0
+    requests: tuple[tuple[str, int], ...] = ()
 
     @property
     def elements(self) -> int:

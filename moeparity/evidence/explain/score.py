@@ -57,6 +57,11 @@ class Score:
         return self.unexplained / self.elements if self.elements else math.inf
 
     @property
+    def local_error(self) -> float:
+        """The relative error, in units of the recorded values' own root mean square."""
+        return math.sqrt(self.distance)
+
+    @property
     def mean_ulp(self) -> float:
         """The mean distance in ulps of the coarser dtype. Two whole numbers that differ are 1 apart. Infinite if a
         value is not finite on one side or has another shape, or if nothing was compared.

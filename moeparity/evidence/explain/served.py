@@ -42,6 +42,7 @@ def together(ways: Sequence[Forward], shown: Sequence[ShownValues]) -> list[tupl
             real=real,
             number=number,
             ends=torch.tensor(way.ends),
+            requests=tuple((part.request, part.first + token) for part in parts for token in range(part.tokens)),
             unknown=BEHIND_EACH_OTHER,
         )
         steps.append((step, sizes))

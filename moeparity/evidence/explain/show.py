@@ -91,18 +91,32 @@ def _of_other_shapes(result: Explained) -> Iterator[Group]:
 
 def _titled(title: str, nodes: Sequence[Explanation], forwards: int) -> Iterator[Group]:
     if nodes:
-        yield group(title, lines(*(line for alike in _alike(nodes) for line in node_lines(*alike, forwards=forwards))))
+        yield group(
+            title, lines(*(line for alike in _alike(_by_size(nodes)) for line in node_lines(*alike, forwards=forwards)))
+        )
+
+
+def _by_size(nodes: Iterable[Explanation]) -> list[Explanation]:
+    """The largest local error first."""
+    return sorted(nodes, key=lambda part: -part.local_error)
+
+
+def _error(local_error: float) -> str:
+    return "not finite" if math.isinf(local_error) else f"{local_error:.1e}"
 
 
 def _unsearched(nodes: Sequence[Explanation], forwards: int) -> Iterator[Group]:
-    """The nodes whose search was stopped, those with the most other elements first."""
+    """The nodes whose search was stopped, those with the largest local error first."""
     if nodes:
-        sentences = (
-            f"{part.node}{_forwards(part.forwards, forwards, part.phases)}: {percent(part.as_it_is)} of elements equal "
-            f"under the profile as it is; {part.tried} tried"
-            for part in sorted(nodes, key=lambda part: part.as_it_is)
-        )
-        yield group("Not searched to the end, since the search was stopped", lines(*sentences))
+        words = list[str]()
+        for part in _by_size(nodes):
+            names = f"{part.node}{_forwards(part.forwards, forwards, part.phases)}"
+            words.append(
+                f"{names}: {percent(part.as_it_is)} of elements equal under the profile as it is, local error "
+                f"{_error(part.local_error)}; {part.tried} tried"
+            )
+            words += () if part.extent is None else _extent(part.extent)
+        yield group("Not searched to the end, since the search was stopped", lines(*words))
 
 
 def _equal(result: Explained, nodes: Sequence[Explanation]) -> Iterator[Group]:
@@ -229,6 +243,8 @@ def _matches(node: Explanation, names: str) -> Iterator[str]:
     cost = f"{node.tried} tried, {node.calls} kernel calls"
     yield f"{names}: {_spread(str(match))} (all bits equal{_compared(match.compared)}; {cost})"
     yield from (f"  fault: {words}" for words in match.faults)
+    if node.extent is not None and node.extent.differing < node.extent.tokens:
+        yield from _extent(node.extent)
     yield from (f"  so does {n.place} from {n.least:.7g} to {n.greatest:.7g}" for n in match.between)
     if others:
         words = ", or ".join(_spread(str(further)) for further in others[:SHOWN_OTHERS])
@@ -262,7 +278,8 @@ def _remainder(remainder: Left) -> str:
 def _extent(extent: Extent) -> Iterator[str]:
     """Of which tokens the rest is, and to which expert all of them went."""
     place = extent.first
-    where = f"sequence {place.sequence}, position {place.position}"
+    of = f"request {place.request}" if place.request else f"sequence {place.sequence}"
+    where = f"{of}, position {place.position}"
     where = f"forward {place.forward}, {where}" if place.forward else where
     many = extent.differing > 1
     tokens = f"{_count(extent.differing, 'token')} of {extent.tokens}"

@@ -14,7 +14,8 @@ from moeparity.plan.schedule.steps import Copy, Schedule, Span, Step
 
 
 class Part(NamedTuple):
-    """Tokens of one run in a forward: so many `tokens` from position `first` on, in rows from `row` on.
+    """Tokens of one run in a forward: so many `tokens` from position `first` on, in rows from `row` on. `request` is
+    what the server calls it.
 
     A run is a request from its start on. One that was preempted, and is computed anew, is another run.
     """
@@ -23,6 +24,7 @@ class Part(NamedTuple):
     first: int
     row: int
     tokens: int
+    request: str
 
 
 def parts_of(ways: Sequence[Forward]) -> list[tuple[Part, ...]]:
@@ -36,7 +38,7 @@ def parts_of(ways: Sequence[Forward]) -> list[tuple[Part, ...]]:
             if first != following:
                 run, runs = runs, runs + 1
             ahead[request] = run, first + count
-            parts.append(Part(run, first, row, count))
+            parts.append(Part(run, first, row, count, request))
             row += count
         every.append(tuple(parts))
     return every
@@ -70,6 +72,12 @@ class Requests:
                     index[part.row : part.row + len(columns)] = columns + self._sequences[part.run] * self._length
             every.append(index)
         return every
+
+    @property
+    def names(self) -> dict[int, str]:
+        """What the server called each sequence."""
+        requests = {part.run: part.request for parts in self._parts for part in parts}
+        return {sequence: requests[run] for run, sequence in self._sequences.items()}
 
     def schedule(self) -> Schedule | None:
         """The forwards as flat steps. Rows of tokens that the grid has not are padding; tokens that a prefix cache gave

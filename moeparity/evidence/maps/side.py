@@ -40,7 +40,8 @@ class RecordedSide:
     first recorded value. forwards: sequences and tokens of each way through the model that has tokens of the grid;
     others: how many ways have no token that is not there already. tokens: how many of the grid's real tokens are shown.
     whole: whether the program got to the end of its recording. weights: those of which the trace has digests. schedule:
-    what the program computed together, on the grid's tokens; None if no schedule says so.
+    what the program computed together, on the grid's tokens; None if no schedule says so. requests: what a server
+    called each sequence of the grid.
     """
 
     folder: Path
@@ -53,6 +54,7 @@ class RecordedSide:
     whole: bool
     weights: Weights
     schedule: Schedule | None
+    requests: Mapping[int, str]
     notes: tuple[str, ...]
 
 
@@ -72,7 +74,7 @@ def recorded_side(
     lie. Raises TraceError for a trace of several ranks, of another model, of other weights or other tokens, without
     whole tensors, or all zero; SpecError for a map.
     """
-    rank = _one_rank(open_trace(folder))
+    rank = one_rank(open_trace(folder))
     stated_map = None if map_name is None else load_map(map_name, where)
     module_map = stated_map or map_of(module_calls(rank), Where(folder))
     module_map.refuse_unknown(graph)
@@ -100,6 +102,7 @@ def recorded_side(
         schedule=_schedule(rank, module_map.on(graph).get(graph.output, ()), placed, mask)
         if served is None
         else served.schedule(),
+        requests={} if served is None else served.names,
         notes=(*rank.head.unseen, *rank.contents.notes),
     )
 
@@ -122,7 +125,8 @@ def refuse_without_logits(side: RecordedSide, graph: Graph, scored: torch.Tensor
         )
 
 
-def _one_rank(trace: Trace) -> RankTrace:
+def one_rank(trace: Trace) -> RankTrace:
+    """The one rank of a trace. Raises TraceError if it has several."""
     first, *others = trace.ranks
     ranks = max(first.head.ranks, len(trace.ranks))
     if ranks > 1 or others:

@@ -93,9 +93,10 @@ class RecipeFile(Model):
     legal orders to draw of each op whose own numerics differ, none by default; `attribute` also
     shares the divergence out among the toggles and looks for the smallest sets to restore, with at most `mixtures`
     mixtures in each search; `grafts` puts what a trace recorded into the reference, layer by layer, to say how much of
-    the divergence each makes; `costs` are what restoring each toggle costs, in any one unit; `expect` is what
-    `moeparity check` holds the report to. `gate` is one bound, or a list of one against the reference and one against
-    the record; a bound against the record that stands alone is that against the reference, too.
+    the divergence each makes; `baseline` is the trace of a good run of the same program, and nodes that differ there as
+    much already are no roots of the candidate's trace; `costs` are what restoring each toggle costs, in any one unit;
+    `expect` is what `moeparity check` holds the report to. `gate` is one bound, or a list of one against the reference
+    and one against the record; a bound against the record that stands alone is that against the reference, too.
     """
 
     kind: Literal["recipe"]
@@ -116,6 +117,7 @@ class RecipeFile(Model):
     mixtures: Annotated[int, Field(ge=1)] = 1024
     costs: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = {}
     grafts: bool = True
+    baseline: str | None = None
     expect: Expect = Expect()
 
     @model_validator(mode="after")
@@ -125,8 +127,18 @@ class RecipeFile(Model):
                 "reference: a trace has no choices, so nothing can be tried on it. Write it as the `candidate`, and "
                 "what it is held against as the `reference`"
             )
+        if self.candidate.trace is None and self.baseline is not None:
+            raise ValueError(
+                "baseline: it is the trace of a good run, and is taken from what the candidate's trace differs in; "
+                "this candidate is a profile. Write `trace:` in its place, or leave `baseline` out"
+            )
         if self.candidate.trace is None:
             return self
+        if self.baseline is not None and self.reference.impl:
+            raise ValueError(
+                "baseline: it is held to the reference's ops, and this reference runs a user's function (`impl`) in "
+                "place of some. Leave one of the two out"
+            )
         tried = [name for name in ("split", "swap", "replay", "envelope", "attribute") if getattr(self, name)]
         if tried:
             raise ValueError(

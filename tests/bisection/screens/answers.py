@@ -13,7 +13,7 @@ from moeparity.bisection.degeneracy.data import Degeneracy
 from moeparity.bisection.degeneracy.show import sound
 from moeparity.bisection.determinism.data import NotDeterministic
 from moeparity.bisection.distribution.data import Distribution
-from moeparity.bisection.divergence.data import Root
+from moeparity.bisection.divergence.data import KnownDifference, Root
 from moeparity.bisection.floor.data import Floor, FloorTrial
 from moeparity.bisection.nonfinite.data import FirstNonfinite, Nonfinite
 from moeparity.bisection.nonfinite.show import nonfinite_reading
@@ -34,7 +34,7 @@ from moeparity.search.blame import Blame, Fix, Kind, Part
 from tests.bisection.record.records import NEAR, OFF, POWER, RIVAL, ROUTES, of
 from tests.bisection.reports import REPORT, fill
 from tests.bisection.screens.noise import UNLIKE_RANKS
-from tests.bisection.screens.places import BATCH, BIRTH, ROOT, SEGMENTS, TRACED, UNSHOWN
+from tests.bisection.screens.places import BATCH, BIRTH, KNOWN, ROOT, SEGMENTS, TRACED, UNSHOWN
 from tests.bisection.summary.test_summary import FLAG, toggle
 from tests.bisection.test_screen import FAIL, INTERVAL, METRICS, SOUND, VERDICT, ZEROS
 
@@ -108,7 +108,13 @@ def by_record(record: Record) -> Report:
     )
 
 
-def by_trace(traced: Traced, roots: Sequence[Root], metrics: Metrics = METRICS, **verdict: Any) -> Report:
+def by_trace(
+    traced: Traced,
+    roots: Sequence[Root],
+    metrics: Metrics = METRICS,
+    subtracted: Sequence[KnownDifference] = (),
+    **verdict: Any,
+) -> Report:
     """A report of a recorded candidate."""
     judgement = replace(VERDICT, **verdict)
     return replace(
@@ -117,7 +123,7 @@ def by_trace(traced: Traced, roots: Sequence[Root], metrics: Metrics = METRICS, 
         summary=Summary(
             verdict=judged(judgement),
             record=of_trace.recorded((REPORT.record,)),
-            starts=of_trace.starts(traced, roots),
+            starts=of_trace.starts(traced, roots, subtracted),
             blame=of_trace.blame(traced, roots, metrics),
             to_set=of_trace.to_set(traced, roots, None, passes=judgement.status == "pass"),
             floor=floor(None, judgement),
@@ -219,6 +225,7 @@ SUMMARIES: Mapping[str, Report] = {
         (*UNSHOWN, replace(ROOT, node="lm_head")),
         replace(METRICS, unequal_tokens=0),
     ),
+    "a trace beside a good run": by_trace(TRACED, (), subtracted=KNOWN),
     "a trace in which only tokens differ": by_trace(replace(TRACED, segments=()), ()),
     "a trace in which nothing differs": by_trace(
         replace(TRACED, segments=()), (), status="pass", value=ZEROS, reason="all bits are equal"

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from moeparity.bisection.divergence.data import NodeError, Root
+from moeparity.bisection.divergence.data import KnownDifference, NodeError, Root, TokenPlace
 from moeparity.bisection.flips.data import FlipDetail, LayerFlips, Origin, RoutingFlips
 from moeparity.bisection.graph.data import GraphNode, GraphSegment, NodeChoice, OpGraph, Read, SideChoice
 from moeparity.bisection.nonfinite.data import FirstNonfinite
@@ -53,14 +53,6 @@ def rooted(*roots: Root, unequal: int = 200) -> Report:
     return replace(FAIL, roots=roots, metrics=replace(METRICS, unequal_tokens=unequal))
 
 
-STARTS = {
-    "nowhere": rooted(),
-    "one root with pads and several choices": rooted(ROOT),
-    "many roots, equal values in another dtype": rooted(replace(BATCH, same_values=True), *ROOTS[1:]),
-    "padding alone, which no scored token shows": rooted(PADDING, unequal=0),
-    "padding alone, which reaches a scored token": rooted(PADDING, unequal=1),
-    "padding at one of two": rooted(PADDING, ROOT, unequal=7),
-}
 BROKEN = replace(SIZE, relative_l2=math.inf, nonfinite_candidate=3)
 GROWTH = {
     "two layers": FAIL,
@@ -118,20 +110,45 @@ PARTIAL = replace(
     other_weights=tuple(f"layers.{i}.gate.weight" for i in range(6)),
     unknown="layers[*].moe.experts, rotary",
 )
+KNOWN = tuple(
+    KnownDifference(node=f"layers[{i}].moe.norm", local=1e-3 * (i + 1), baseline=1.1e-3 * (i + 1)) for i in range(6)
+)
 UNSHOWN = tuple(replace(root, unshown=("layers[0].moe.router", "layers[0].moe.experts")) for root in ROOTS[:1])
 
 
-def traced(of: Traced, roots: Iterable[Root], steps: str | None, *, unequal: int = 7, grafts: bool = True) -> Report:
+def traced(
+    of: Traced,
+    roots: Iterable[Root],
+    steps: str | None,
+    *,
+    subtracted: tuple[KnownDifference, ...] = (),
+    unequal: int = 7,
+    grafts: bool = True,
+) -> Report:
     places = tuple(roots)
-    reading = trace_reading(of, places, replace(METRICS, unequal_tokens=unequal), steps, grafts=grafts)
+    reading = trace_reading(of, places, subtracted, replace(METRICS, unequal_tokens=unequal), steps, grafts=grafts)
     return replace(REPORT, trace=replace(of, reading=tuple(reading)))
 
 
+STARTS = {
+    "nowhere": rooted(),
+    "one root with pads and several choices": rooted(ROOT),
+    "several roots of a trace, by size": replace(
+        rooted(*ROOTS, replace(ROOT, local=math.inf, places=(TokenPlace(sequence=2, position=5, request="7-a"),))),
+        trace=TRACED,
+    ),
+    "many roots, equal values in another dtype": rooted(replace(BATCH, same_values=True), *ROOTS[1:]),
+    "padding alone, which no scored token shows": rooted(PADDING, unequal=0),
+    "padding alone, which reaches a scored token": rooted(PADDING, unequal=1),
+    "padding at one of two": rooted(PADDING, ROOT, unequal=7),
+}
 TRACES = {
     "whole, the reference gives the recorded bits at every node": traced(
         replace(TRACED, segments=()), (), None, unequal=0
     ),
     "whole, with grafts": traced(TRACED, ROOTS[:1], None),
+    "beside a good run": traced(TRACED, ROOTS[:1], None, subtracted=KNOWN),
+    "beside a good run that differs as much everywhere": traced(TRACED, (), None, subtracted=KNOWN[:1]),
     "in part, other forwards than the reference's": traced(PARTIAL, (*UNSHOWN, *ROOTS[1:]), "111 forwards of 1 x 3"),
     "one of each, no schedule for its forwards, grafts off": traced(
         replace(PARTIAL, others=1, other_weights=("norm.weight",), weights=1, segments=(), routes=(), shown=1),

@@ -25,7 +25,8 @@ def test_the_changed_nodes_are_named(qwen3_moe: Path, tmp_path: Path, name: str)
         further={"grafts": False},
     )
     assert {root.node for root in report.roots} == expected
-    first = min(expected, key=[node.node for node in report.nodes].index)
-    assert report.summary.starts.startswith(first)
+    assert [root.local for root in report.roots] == sorted((root.local for root in report.roots), reverse=True)
+    assert report.summary.starts.startswith(report.roots[0].node)
+    assert all(root.local > 0 and root.places for root in report.roots)
     assert report.toggles == ()
     assert "a trace has no choices" in report.summary.blame

@@ -61,6 +61,11 @@ def test_a_step_has_all_its_rows() -> None:
     reals = [step.real.tolist() for step, _ in steps if step.real is not None]
     assert reals == [[[True] * 3], [[True] * 3 + [False] * 2], [[True] * 2]]
     assert [step.ends.tolist() for step, _ in steps if step.ends is not None] == [[0, 2], [1, 2], [0, 1]]
+    assert [step.requests for step, _ in steps] == [
+        (("b", 0), ("a", 0), ("a", 1)),
+        (("a", 2), ("a", 3), ("b", 1)),
+        (("b", 2), ("a", 4)),
+    ]
     assert [step.number for step, _ in steps] == [0, 1, 2]
     assert all(step.unknown == BEHIND_EACH_OTHER and MASK not in step.values for step, _ in steps)
     assert all(step.other_shapes == {EMBED: "a note"} for step, _ in steps)

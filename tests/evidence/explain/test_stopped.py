@@ -16,7 +16,7 @@ from moeparity.evidence.explain.replaced import Choices, relative
 from moeparity.evidence.explain.trace import Request, explain_trace
 from moeparity.inputs.model import Model
 from moeparity.plan.bound import BoundGraph
-from moeparity.progress import Stop
+from moeparity.progress import Progress, Stop
 from tests.command import executable
 from tests.evidence.explain.observed import Seen, kernels_of, on_screen
 from tests.evidence.traced import captured, tokens
@@ -34,9 +34,28 @@ def test_what_is_not_searched_is_not_said_to_be_unexplained(model: Model, trace:
     unsearched = {node.node for node in result.nodes if not node.searched}
     assert unsearched == {f"layers[{i}].{name}" for i in range(3) for name in ("attention.attend", "moe.combine")}
     assert all(node.as_started for node in result.nodes if node.searched)
+    assert all((node.local_error > 0) == (not node.searched) for node in result.nodes)
+    assert all(node.extent is not None for node in result.nodes if not node.searched)
     text = on_screen(result)
     assert "6 not searched to the end (stopped: this is not the whole), 0 not explained; exit 3" in text
     assert "Not searched to the end, since the search was stopped" in text
+
+
+def test_all_nodes_are_compared_before_any_is_searched(model: Model, trace: Path) -> None:
+    """The progress says at each step what is known by then; nodes that differ come before the others."""
+    reports: list[Progress] = []
+    nodes = ("layers[*].moe.*", "layers[*].attention.attend")
+    result = explain_trace(Request(trace=trace, checkpoint=model.folder, nodes=nodes), reports.append)
+    steps = [progress for progress in reports if progress.unit == "nodes"]
+    assert list(dict.fromkeys(progress.step for progress in steps)) == ["comparing", "searching", "what is open"]
+    searched = [progress.at for progress in steps if progress.step == "searching"]
+    names = [f"layers[{layer}].{name}" for name in ("moe.combine", "attention.attend") for layer in range(3)]
+    assert sorted(at.partition(",")[0] for at in searched) == sorted(names)
+    # Of one role the first layer's search is the others' too.
+    assert [at.partition(", ")[2] for at in searched] == [
+        f"6 of {steps[0].total} nodes differ, {n} explained" for n in range(6)
+    ]
+    assert all(node.explained for node in result.nodes)
 
 
 def test_several_nodes_from_the_command_line(model: Model, trace: Path) -> None:

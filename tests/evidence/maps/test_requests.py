@@ -46,9 +46,9 @@ CHUNKED = [
 
 def test_parts_go_on_where_their_run_ended() -> None:
     assert parts_of(CHUNKED) == [
-        (Part(0, 0, 0, 1), Part(1, 0, 1, 2)),
-        (Part(1, 2, 0, 2), Part(0, 1, 2, 1)),
-        (Part(1, 4, 0, 1),),
+        (Part(0, 0, 0, 1, "b"), Part(1, 0, 1, 2, "a")),
+        (Part(1, 2, 0, 2, "a"), Part(0, 1, 2, 1, "b")),
+        (Part(1, 4, 0, 1, "a"),),
     ]
 
 

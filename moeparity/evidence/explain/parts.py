@@ -41,18 +41,20 @@ def explained_in_parts(
     known_nodes: Collection[str] = (),
     work: float = WORK,
     stop: Stop | None = None,
+    checkpoints: Sequence[str] = (),
 ) -> Parts:
     """The choices behind a node's recorded values. All forwards are explained together if that is possible. Otherwise
     they are taken apart: those that the plan itself gives are explained apart from the others, or each phase is.
 
     `memories` are kept by the names of a region's nodes, without their layer; each may spend `work`.
-    `stop` ends searches before that.
+    `stop` ends searches before that. `checkpoints` are others, whose weights may be here.
     """
     stop = stop or Stop()
     regions, reasons = _regions(plan, node, observations)
     answers: list[Answer] = []
     for region, steps in regions.values():
-        memory = memories.setdefault(tuple(role(member.name) for member in region), Memory(work=work, stop=stop))
+        new_memory = Memory(work=work, stop=stop, checkpoints=checkpoints)
+        memory = memories.setdefault(tuple(role(member.name) for member in region), new_memory)
         question = Question(plan=plan, region=region, loaded=loaded, memory=memory, known_nodes=known_nodes)
         answers += _answers(question, steps)
     return Parts(

@@ -39,7 +39,7 @@ from moeparity.progress import Callback, Progress, Stop
 class Request:
     """What is to be explained. `nodes`: selectors (none: every node that the trace shows). `map_name`: a shipped map
     or a file (None: the shipped map that fits the modules). `dtype`: what the program ran in (None: the dtype of its
-    first value).
+    first value). `earlier`: checkpoint folders of the same model whose weights may not have been replaced.
     """
 
     trace: Path
@@ -49,6 +49,7 @@ class Request:
     map_name: str | None = None
     dtype: str | None = None
     rank: int = 0
+    earlier: tuple[Path, ...] = ()
 
 
 def explain_trace(request: Request, progress: Callback | None = None, stop: Stop | None = None) -> Explained:
@@ -79,6 +80,7 @@ def explain_trace(request: Request, progress: Callback | None = None, stop: Stop
         progress=progress,
         stop=stop or Stop(),
         total=len(selected),
+        checkpoints=tuple(str(folder.absolute()) for folder in request.earlier),
     )
     for segment, loaded in model.weights.segments(plan.dtypes):
         walk.explain(segment, loaded.beside(), selected)
@@ -113,6 +115,7 @@ class _Walk:
     progress: Callback | None
     stop: Stop
     total: int
+    checkpoints: tuple[str, ...] = ()
     nodes: list[Explanation] = field(default_factory=list)
     unseen: list[Unseen] = field(default_factory=list)
     memories: dict[tuple[str, ...], Memory] = field(default_factory=dict)
@@ -132,7 +135,7 @@ class _Walk:
             shown = [step for step in known_values if step not in shaped or width_of(node) is not None]
             with torch.inference_mode():
                 parts = explained_in_parts(
-                    self.plan, name, shown, loaded, self.memories, self.answered, WORK, self.stop
+                    self.plan, name, shown, loaded, self.memories, self.answered, WORK, self.stop, self.checkpoints
                 )
             self.nodes += (_shaped(answer, shaped) for answer in parts.explanations)
             self.nodes += _of_other_shapes(node, [step for step in shaped if step not in shown], shaped)

@@ -70,8 +70,8 @@ class WeightEdit(Model):
 
     First where it is taken from: the port `of`, another `layer`, `node` (by its last name) or `checkpoint`, the experts
     in another `order`, or all `from_expert`. Then what is done to it: `times` a number, `filled` with one,
-    `transposed`. With `expert` only that expert's part changes, and with `exchanged` it is another's, which has that expert's; with
-    `part` only the weights named by that free value do. Or the weight is `absent`.
+    `transposed`. With `expert` only that expert's part changes, and with `exchanged` it is another's, which has that
+    expert's; with `part` only the weights named by that free value do. Or the weight is `absent`.
     """
 
     absent: bool = False

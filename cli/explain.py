@@ -25,6 +25,12 @@ Seconds = Annotated[
     float | None,
     typer.Option(min=0, help="Search for so long; then only compare. Ctrl-C does the same at once. Exit code 3."),
 ]
+Previous = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--previous", help="A checkpoint of an earlier step, whose weights a node may still have; may be repeated."
+    ),
+]
 ProfileOut = Annotated[
     Path | None, typer.Option(help="Write the choices as a profile whose evidence is `verified: trace`.")
 ]
@@ -39,6 +45,7 @@ def explain(
     dtype: Dtype = None,
     rank: Rank = 0,
     seconds: Seconds = None,
+    previous: Previous = None,
     profile_out: ProfileOut = None,
     json: Json = None,
     html: Html = None,
@@ -65,6 +72,7 @@ def explain(
         map_name=map_,
         dtype=dtype,
         rank=rank,
+        previous=tuple(previous or ()),
     )
     with outputs({"--profile-out": profile_out, "--json": json, "--html": html}, unprinted=("--profile-out",)) as files:
         stop = Stop() if seconds is None else Stop(seconds=seconds)

@@ -56,6 +56,12 @@ MEASURED = {
         measured=True,
     ),
     "attribution-example": Page(path="docs/attribution.md", takes="half a minute", write=paths.path(), measured=True),
+    "benign": Page(
+        path="docs/generated/benign.md",
+        takes="a quarter of an hour",
+        write=put_out("benchmarks.explained.benign"),
+        measured=True,
+    ),
     "diagnosis": Page(
         path="docs/diagnosis.md",
         takes="eight minutes",

@@ -16,6 +16,7 @@ import torch
 
 from benchmarks.explained.served.cases import Case, cases, jobs
 from benchmarks.explained.served.compared import Outcome, outcome
+from benchmarks.explained.served.named import Named, named
 from benchmarks.explained.served.page import page
 from moeparity.inputs.machine import cpu_name
 from tests.engines.live import ROOT, run_in
@@ -40,9 +41,9 @@ def main() -> None:
         folder = (options.folder or Path(scratch)).resolve()
         good, *others = cases(folder, options.seed, MODEL, options.clean)
         serve(folder, [good, *others])
-        outcomes = list(outcomes_of(good, others))
+        outcomes, names = list(outcomes_of(good, others)), list(names_of(others))
     where = f"{cpu_name()}, one thread, torch {torch.__version__}, {datetime.now(UTC):%Y-%m-%d}, seed {options.seed}"
-    text = page(outcomes, where)
+    text = page(outcomes, names, where)
     print(text.partition("## Every fault")[0])
     if options.out is not None:
         options.out.write_text(text, "utf-8")
@@ -64,6 +65,16 @@ def outcomes_of(good: Case, others: Sequence[Case]) -> Iterator[Outcome]:
         if not file.exists():
             file.write_text(outcome(good, case).as_json(), "utf-8")
         yield Outcome.of_json(file.read_text("utf-8"))
+
+
+def names_of(others: Sequence[Case]) -> Iterator[Named]:
+    """What `explain` says of each faulty run, likewise."""
+    for case in (case for case in others if case.planted is not None):
+        own_folder = Path(case.run["answer"]).parent
+        file = own_folder / "named.json"
+        if not file.exists():
+            file.write_text(named(case, own_folder).as_json(), "utf-8")
+        yield Named.of_json(file.read_text("utf-8"))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from moeparity.evidence.explain.built import Built
 from moeparity.evidence.explain.plainness import places
 from moeparity.evidence.explain.replaced import Choices
 from moeparity.evidence.explain.solved import other_numbers, solved
-from moeparity.evidence.explain.tried_faults import with_fault, with_number_of_fault
+from moeparity.evidence.explain.tried_faults import of_suspects, with_fault, with_number_of_fault
 from moeparity.evidence.explain.tries import MORE, NOTHING, SLOW, SpentError, Tries, children, tried
 
 FOR_SLOW: Final = 0.2
@@ -24,10 +24,10 @@ WIDENED: Final = 3
 def search(tries: Tries, starts: Iterable[Choices]) -> list[Choices]:
     """The combinations that give every bit. None of them has a choice that it can do without. Empty if there is none.
 
-    The order of the search: single choices; `starts` (combinations to be tried however large they are); each number
-    that can be solved for; faults; single choices that take long; then combinations of choices and faults, always built
-    upon what leaves least unexplained. Once a combination gives every bit, its numbers are tried with other values, and
-    other choices in place of each of its own.
+    The order of the search: single choices; faults of an expert that the values point to; `starts` (combinations to be
+    tried however large they are); each number that can be solved for; faults; single choices that take long; then
+    combinations of choices and faults, always built upon what leaves least unexplained. Once a combination gives every
+    bit, its numbers are tried with other values, and other choices in place of each of its own.
     """
     exact: list[Choices] = []
     pool: list[Choices] = []
@@ -38,7 +38,7 @@ def search(tries: Tries, starts: Iterable[Choices]) -> list[Choices]:
         quick = sum(price <= SLOW for price, _ in priced)
         slow = takewhile(lambda _: tries.spent < tries.limit * FOR_SLOW, singles[quick:])
         faulty = chain(with_fault(tries, NOTHING), with_number_of_fault(tries, NOTHING))
-        for combinations in (singles[:quick], starts, solved(tries, NOTHING), faulty, slow):
+        for combinations in (singles[:quick], of_suspects(tries), starts, solved(tries, NOTHING), faulty, slow):
             pool += tried(tries, combinations, exact)
             if exact:
                 break

@@ -50,37 +50,52 @@ def fault_places(
     suspects: Sequence[int],
     solved_for: Collection[Place] = (),
     widths: Collection[int] = (),
+    checkpoints: Sequence[str] = (),
 ) -> Iterator[tuple[Place, float | None]]:
     """The faults that may be tried at a node, each with the number that it leaves open (None: it leaves none).
 
     suspects: the experts that may be the cause; a fault of one expert is tried for these. solved_for: numbers that are
     solved for as parameters; a fault that stands for one of these is not tried again. widths: of what was recorded.
+    checkpoints: folders whose weights may be here.
     """
     for fault in candidates(graph, node):
         parameters = (free.parameter for free in fault.free.values() if free.parameter is not None)
         if not any((node.name, name.rpartition(".")[2]) in solved_for for name in parameters):
-            yield from islice(_places(graph, node, fault, suspects, widths), MOST)
+            yield from islice(_places(graph, node, fault, suspects, widths, checkpoints), MOST)
 
 
 def _places(
-    graph: Graph, node: Node, fault: Fault, suspects: Sequence[int], widths: Collection[int]
+    graph: Graph,
+    node: Node,
+    fault: Fault,
+    suspects: Sequence[int],
+    widths: Collection[int],
+    checkpoints: Sequence[str],
 ) -> Iterator[tuple[Place, float | None]]:
     """A fault with all values to be tried of what it leaves open, numbers aside."""
     domains: dict[str, Sequence[Value]] = {}
-    kinds: list[str] = []
     number: float | None = None
     for name, free in fault.free.items():
         options = domain(graph, node, free)
         if options is None:
             number = start(node, free)
-        elif free.type == "expert" and free.type not in kinds:
-            # The first that a fault names is the one with the wrong rows.
+        elif free.type == "expert" and (free.suspected or name == _first_expert(fault)):
             domains[name] = suspects
-            kinds.append(free.type)
+        elif free.type == "checkpoint":
+            domains[name] = checkpoints
         else:
             domains[name] = tuple(dict.fromkeys((*options, *widths))) if free.type == "width" else options
-    for values in product(*domains.values()):
-        yield place_of(node, fault, dict(zip(domains, values, strict=True))), number
+    of_suspects = [name for name in domains if domains[name] is suspects]
+    for values in (dict(zip(domains, each, strict=True)) for each in product(*domains.values())):
+        experts = [suspects.index(int(values[name])) for name in of_suspects]
+        # Two that have each other's weights are named once.
+        if experts == sorted(set(experts)):
+            yield place_of(node, fault, values), number
+
+
+def _first_expert(fault: Fault) -> str | None:
+    """The first expert that a fault names, which is the one with the wrong rows."""
+    return next((name for name, free in fault.free.items() if free.type == "expert"), None)
 
 
 def place_of(node: Node, fault: Fault, values: Mapping[str, Value]) -> Place:

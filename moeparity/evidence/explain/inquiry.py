@@ -52,12 +52,13 @@ SHOWN: Final = 3
 class Memory:
     """What is known from the nodes before: the work that their searches spent, and the exact or nearest combinations.
     Nodes are kept by their places in what was replaced, so that other layers can use it. `work` is what these searches
-    may spend over all nodes; `stop` ends them before that.
+    may spend over all nodes; `stop` ends them before that. `checkpoints` are others, whose weights may be here.
     """
 
     work: float = field(default_factory=lambda: WORK)
     spent: float = 0.0
     stop: Stop = field(default_factory=Stop)
+    checkpoints: Sequence[str] = ()
     answers: dict[Choices, None] = field(default_factory=dict)
 
 
@@ -150,7 +151,12 @@ class Inquiry:
         self.searched_on.append(sample)
         first = LEAST if self.memory.spent == 0 else 0
         tries = Tries(
-            kernels=self.kernels, samples=self.searched_on, limit=self._limit, least=first, stop=self.memory.stop
+            kernels=self.kernels,
+            samples=self.searched_on,
+            limit=self._limit,
+            least=first,
+            stop=self.memory.stop,
+            checkpoints=self.memory.checkpoints,
         )
         exact = self._earlier_answers(tries) or search(tries, self._starts())
         self.tried |= {choices for choices, score in tries.scores.items() if score is not None and choices}

@@ -37,6 +37,12 @@ DENOMINATOR: Final = 16
 """The greatest denominator of ratios of whole numbers that are looked at."""
 RATIO_NEAR: Final = 1e-3
 """How far from a number, as a share of it, a ratio may lie to be looked at in its place."""
+READ_OFF: Final = 0.01
+"""How far off a number may be that is read off, as a share of it."""
+FEW: Final = 4
+"""So many plain numbers are tried beside it."""
+READ_OFF_TRIALS: Final = FEW + 3
+"""What looking at these takes, in trials."""
 DIGITS: Final = (1, 2, 3, 4)
 """Significant digits of plain decimals."""
 BITS: Final = range(1, 9)
@@ -119,6 +125,16 @@ def _narrowed(remainder: Remainder, low: float, best: float, high: float) -> tup
         else:
             high, at_high = x, r
     return best, low, high
+
+
+def read_off(remainder: Remainder, at: float) -> list[float]:
+    """Plain numbers where what is left would be least if the values went with the number in a straight line: far
+    fewer are looked at than `solve` does.
+    """
+    points = [(x, remainder(x)) for x in (at / 2, at, at * 2)]
+    x, _ = _vertex(*points)
+    near = plain(x, x * (1 - READ_OFF), x * (1 + READ_OFF)) | {x}
+    return sorted((y for y in near if figures(y) <= PLAIN), key=lambda y: (abs(y - x), y))[:FEW]
 
 
 class _Plain:

@@ -85,6 +85,7 @@ def explained_in_parts(
     known_nodes: Collection[str] = (),
     work: float = WORK,
     stop: Stop | None = None,
+    checkpoints: Sequence[str] = (),
     *,
     same: bool = False,
 ) -> Parts:
@@ -92,14 +93,16 @@ def explained_in_parts(
     they are taken apart: those that the plan itself gives are explained apart from the others, or each phase is.
 
     `memories` are kept by the names of a region's nodes, without their layer; each may spend `work`.
-    `stop` ends searches before that. `same`: the plan is known to give every bit.
+    `stop` ends searches before that. `checkpoints` are others, whose weights may be here. `same`: the plan is known to
+    give every bit.
     """
     stop = stop or Stop()
     regions, reasons = _regions(plan, node, observations)
     answers: list[Answer] = []
     loaded = _loaded(regions, load)
     for region, steps in regions.values():
-        memory = memories.setdefault(tuple(role(member.name) for member in region), Memory(work=work, stop=stop))
+        new_memory = Memory(work=work, stop=stop, checkpoints=checkpoints)
+        memory = memories.setdefault(tuple(role(member.name) for member in region), new_memory)
         question = Question(plan=plan, region=region, loaded=loaded, memory=memory, known_nodes=known_nodes)
         answers += [question.answer(steps, same=True)] if same else _answers(question, steps)
     return Parts(

@@ -30,7 +30,7 @@ from moeparity.progress import Callback, Stop
 class Request:
     """What is to be explained. `nodes`: selectors (none: every node that the trace shows). `map_name`: a shipped map
     or a file (None: the shipped map that fits the modules). `dtype`: what the program ran in (None: the dtype of its
-    first value).
+    first value). `previous`: checkpoint folders of the same model whose weights may not have been replaced.
     """
 
     trace: Path
@@ -40,6 +40,7 @@ class Request:
     map_name: str | None = None
     dtype: str | None = None
     rank: int = 0
+    previous: tuple[Path, ...] = ()
 
 
 def explain_trace(request: Request, progress: Callback | None = None, stop: Stop | None = None) -> Explained:
@@ -61,7 +62,14 @@ def explain_trace(request: Request, progress: Callback | None = None, stop: Stop
     names = [node.name for node in model.graph.nodes]
     of_selectors = [select(selector, names, model.graph.layers, where) for selector in request.nodes]
     selected = set(chain.from_iterable(of_selectors)) if request.nodes else set(names)
-    walk = Walk(plan=plan, weights=model.weights, progress=progress, stop=stop or Stop(), work=WORK)
+    walk = Walk(
+        plan=plan,
+        weights=model.weights,
+        progress=progress,
+        stop=stop or Stop(),
+        work=WORK,
+        checkpoints=tuple(str(folder.absolute()) for folder in request.previous),
+    )
     walk.explain(targets(plan, selected, recorded))
     if not walk.nodes and not request.nodes:
         raise TraceError(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from moeparity.evidence.explain.faults import PLANTED, fault_places
+from moeparity.evidence.explain.numbers import READ_OFF_TRIALS, read_off
 from moeparity.evidence.explain.plainness import places
 from moeparity.evidence.explain.replaced import Choices
 from moeparity.evidence.explain.solved import matters, solutions
@@ -25,6 +27,32 @@ def with_fault(tries: Tries, parent: Choices) -> Iterator[Choices]:
             yield parent | {(place, PLANTED)}
 
 
+def of_suspects(tries: Tries) -> Iterator[Choices]:
+    """A fault of an expert that the values point to, alone; numbers are read off. What has few values comes first."""
+    places = [place for place in _places(tries, NOTHING) if "expert=" in place[0][1]]
+    count = Counter(_fault_name(place) for place, _ in places)
+
+    def trials(of: tuple[Place, float | None]) -> int:
+        return count[_fault_name(of[0])] * (1 if of[1] is None else READ_OFF_TRIALS)
+
+    for place, number in sorted(places, key=trials):
+        if number is None:
+            yield frozenset([(place, PLANTED)])
+        else:
+            yield from _read_off(tries, place, number)
+
+
+def _read_off(tries: Tries, place: Place, number: float) -> Iterator[Choices]:
+    def choices(x: float) -> Choices:
+        return frozenset([(place, x)])
+
+    yield from map(choices, read_off(lambda x: tries.remainder(choices(x)), number))
+
+
+def _fault_name(place: Place) -> str:
+    return place[1].partition("(")[0]
+
+
 def with_number_of_fault(tries: Tries, parent: Choices) -> Iterator[Choices]:
     """The combination with a fault that leaves a number open, solved for."""
     for place, number in _places(tries, parent):
@@ -40,6 +68,6 @@ def _places(tries: Tries, parent: Choices) -> Iterator[tuple[Place, float | None
     solved_for = {place for place, _ in numbers(replaced, replaced.bound(NOTHING))}
     widths = {port.shape[-1] for port in tries.samples[0].results if port.dim()}
     for node in replaced.searched_nodes:
-        for place, number in fault_places(replaced.plan.graph, node, suspects, solved_for, widths):
+        for place, number in fault_places(replaced.plan.graph, node, suspects, solved_for, widths, tries.checkpoints):
             if place not in occupied:
                 yield place, number

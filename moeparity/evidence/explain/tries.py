@@ -45,7 +45,8 @@ UNTRIED: Final = Score()
 @dataclass(slots=True, kw_only=True)
 class Tries:
     """Combinations of choices, each tried once on some micro-batches. `limit` is how much work may be spent on them; a
-    kernel call costs 1, and so does a combination that is refused. `stop` ends them whatever is spent.
+    kernel call costs 1, and so does a combination that is refused. `stop` ends them whatever is spent. `checkpoints`:
+    folders whose weights may stand in place of a node's own.
     """
 
     kernels: Kernels
@@ -53,6 +54,7 @@ class Tries:
     limit: float
     least: int = 0
     stop: Stop = field(default_factory=Stop)
+    checkpoints: Sequence[str] = ()
     scores: dict[Choices, Score | None] = field(default_factory=dict)
     effects: dict[Choices, float] = field(default_factory=dict)
     spent: float = 0.0

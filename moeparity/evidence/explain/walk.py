@@ -72,6 +72,7 @@ def loader(weights: WeightStore, dtypes: tuple[str, ...]) -> Load:
 class Walk:
     """Explains nodes. Every search of one kind of node may spend `work`; all end once it is time to `stop`.
 
+    checkpoints: folders of others, whose weights may stand in place of a node's own.
     as_given: the nodes that were computed anew for values of which the plan gave every bit from the start. answered:
     those, and all whose values were explained since.
     """
@@ -81,6 +82,7 @@ class Walk:
     progress: Callback | None
     stop: Stop
     work: float
+    checkpoints: Sequence[str] = ()
     nodes: list[Explanation] = field(default_factory=list)
     unseen: list[Unseen] = field(default_factory=list)
     memories: dict[tuple[str, ...], Memory] = field(default_factory=dict)
@@ -140,6 +142,7 @@ class Walk:
                 self.answered,
                 self.work,
                 self.stop,
+                self.checkpoints,
                 same=same,
             )
         self.nodes += (_shaped(answer, shaped) for answer in parts.explanations)

@@ -136,6 +136,9 @@ def parts_of(ref: WeightRef) -> tuple[Part, ...]:
 def _weight(graph: Graph, node: Node, port: str, edit: WeightEdit, values: Values) -> WeightRef:
     ref, whole_parts = node.weights[port], parts_of(node.weights[port])
     parts = list(_source(graph, node, port, edit, values))
+    if edit.exchanged is not None:
+        a, b = _value(edit.expert, values), _value(edit.exchanged, values)
+        parts[a], parts[b] = parts[b], parts[a]
     if edit.from_expert is not None:
         parts = [parts[_value(edit.from_expert, values)]] * len(parts)
     for verb, number in (("times", edit.times), ("filled", edit.filled), ("transposed", edit.transposed or None)):
@@ -145,19 +148,23 @@ def _weight(graph: Graph, node: Node, port: str, edit: WeightEdit, values: Value
             before = [() if verb == "filled" else part.edits for part in parts]
             parts = [replace(part, edits=(*edits, done)) for part, edits in zip(parts, before, strict=True)]  # type: ignore[arg-type]
     if edit.expert is not None:
-        only = _value(edit.expert, values)
+        only = {_value(edit.expert, values), _value(edit.exchanged, values)}
         parts = [
-            part if expert == only else before
+            part if expert in only else before
             for expert, (part, before) in enumerate(zip(parts, whole_parts, strict=True))
         ]
     return ref if tuple(parts) == whole_parts else replace(ref, parts=tuple(parts))
 
 
 def _source(graph: Graph, node: Node, port: str, edit: WeightEdit, values: Values) -> Sequence[Part]:
-    """The tensors a weight is made of: the node's own, except where the edit names another layer, port, order or
+    """The tensors a weight is made of: the node's own, except where the edit names another layer, node, port, order or
     checkpoint.
     """
-    maker = node if edit.layer is None else sibling(graph, node, int(_value(edit.layer, values)))
+    maker: Node | None = node
+    if edit.layer is not None:
+        maker = sibling(graph, node, int(_value(edit.layer, values)))
+    if edit.node is not None:
+        maker = _like(graph, node, port, edit.node)
     if maker is None or port not in maker.weights:
         return parts_of(node.weights[port])
     parts: Sequence[Part] = parts_of(maker.weights[port])
@@ -172,6 +179,12 @@ def _source(graph: Graph, node: Node, port: str, edit: WeightEdit, values: Value
     if edit.checkpoint is not None:
         parts = [replace(part, checkpoint=str(_value(edit.checkpoint, values))) for part in parts]
     return parts
+
+
+def _like(graph: Graph, node: Node, port: str, name: str) -> Node | None:
+    """The node of a name whose weight at a port has the same shape; None where there is none."""
+    named = (other for other in graph.whole.nodes if other.name == name and port in other.weights)
+    return next((other for other in named if other.weights[port].shape == node.weights[port].shape), None)
 
 
 def sibling(graph: Graph, node: Node, layer: int) -> Node | None:

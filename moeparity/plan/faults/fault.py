@@ -50,7 +50,10 @@ class Planted:
     def takes_weights(self) -> bool:
         """Whether weights of another node, expert or checkpoint stand in place of the node's own."""
         edits = self.fault.spec.rewrite.weights.values()
-        return any({"of", "layer", "checkpoint", "order", "from_expert"} & edit.model_fields_set for edit in edits)
+        return any(
+            {"of", "layer", "node", "checkpoint", "order", "from_expert", "exchanged"} & edit.model_fields_set
+            for edit in edits
+        )
 
     @property
     def in_words(self) -> str:

@@ -45,7 +45,8 @@ class FreeValue(Model):
     a key of one) or at `start`, and the numbers `tried` are tried too; for `whole`, `width` and `part` the values
     `tried`, for `width` also the width of a recorded value; for `expert` and `layer` every one there is; for `order`
     the experts in other orders. A `checkpoint` is a folder that must be given. A `part` names some of the node's
-    weights by their ports, joined by `and`. A value that is not given is the `default`; for a `part` that means all.
+    weights by their ports, joined by `and`. A value that is not given is the `default`; for a `part` that means all. An
+    expert that is `suspected` is one whose own tokens show it, as the first one that a fault names always is.
     """
 
     type: Literal["number", "whole", "width", "expert", "layer", "order", "checkpoint", "part"]
@@ -54,6 +55,7 @@ class FreeValue(Model):
     start: float | None = None
     tried: list[int | float | str] = []
     default: str | None = None
+    suspected: bool = False
 
 
 class ParameterEdit(Model):
@@ -66,18 +68,21 @@ class ParameterEdit(Model):
 class WeightEdit(Model):
     """A weight that is not the checkpoint's own.
 
-    First where it is taken from: the port `of`, another `layer` or `checkpoint`, the experts in another `order`, or all
-    `from_expert`. Then what is done to it: `times` a number, `filled` with one, `transposed`. With `expert` only that
-    expert's part changes; with `part` only the weights named by that free value do. Or the weight is `absent`.
+    First where it is taken from: the port `of`, another `layer`, `node` (by its last name) or `checkpoint`, the experts
+    in another `order`, or all `from_expert`. Then what is done to it: `times` a number, `filled` with one,
+    `transposed`. With `expert` only that expert's part changes, and with `exchanged` it is another's, which has that
+    expert's; with `part` only the weights named by that free value do. Or the weight is `absent`.
     """
 
     absent: bool = False
     of: Name | None = None
     layer: Reference | None = None
+    node: Name | None = None
     checkpoint: Reference | None = None
     order: Reference | None = None
     expert: Reference | None = None
     from_expert: Reference | None = None
+    exchanged: Reference | None = None
     part: Annotated[str, Field(pattern=r"^\$")] | None = None
     times: Reference | None = None
     filled: Reference | None = None

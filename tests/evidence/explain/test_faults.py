@@ -49,6 +49,8 @@ def choice(node: Seen, planting: tuple[str, dict[str, Value], Value] | tuple[str
         (EXPERTS, [fault("expert-scaled", 1.25, part="gate and up", expert=EXPERT)]),
         (EXPERTS, [fault("expert-scaled", 1.125, part="up", expert=EXPERT)]),
         (EXPERTS, [fault("expert-gate-and-up-exchanged", expert=EXPERT)]),
+        (EXPERTS, [fault("experts-exchanged", part="down", expert=EXPERT, other=OTHER)]),
+        ("lm_head", [fault("head-tied")]),
         (EXPERTS, [fault("expert-zeroed", expert=EXPERT), fault("expert-zeroed", expert=OTHER)]),
     ],
     ids=str,

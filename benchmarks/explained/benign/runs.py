@@ -1,0 +1,135 @@
+"""Sequences scored twice by transformers, the second time in another company, and what is said of the second run."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from moeparity.evidence.diff.run import diff
+from moeparity.evidence.explain.trace import Request, explain_trace
+from moeparity.progress import Stop
+from tests.evidence.recorded import recorded
+
+MODELS = ("qwen3_moe", "mixtral", "gpt_oss", "deepseek_v3", "qwen2_moe", "olmoe", "glm4_moe")
+VOCAB = 300
+"""Below which tokens are drawn."""
+THREADS = 2
+Batch = tuple[Tensor, Tensor]
+"""Ids and the mask, both [B, T] int64."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What was said of a run: by `diff`, its status and whether no order of the same sums explains a start; by
+    `explain` from the program's own profile on, the nodes that it does not find as they should be.
+    """
+
+    number: int
+    model: str
+    change: str
+    status: str
+    outside: bool
+    accused: tuple[str, ...]
+    nodes: int
+    seconds: float
+
+    def as_json(self) -> str:
+        """To be read again by `of_json`."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def of_json(text: str) -> Said:
+        """What `as_json` wrote."""
+        fields = json.loads(text)
+        return Said(**{**fields, "accused": tuple(fields["accused"])})
+
+
+def _padded(rows: Sequence[Sequence[int]], longer: int = 0, *, at_left: bool = False) -> Batch:
+    width = max(map(len, rows)) + longer
+    ids, mask = torch.zeros(len(rows), width, dtype=torch.int64), torch.zeros(len(rows), width, dtype=torch.int64)
+    for number, row in enumerate(rows):
+        columns = slice(width - len(row), width) if at_left else slice(len(row))
+        ids[number, columns], mask[number, columns] = torch.tensor(row), 1
+    return ids, mask
+
+
+def _drawn(draw: Random, count: int) -> list[list[int]]:
+    return [[draw.randrange(1, VOCAB) for _ in range(draw.randrange(3, 14))] for _ in range(count)]
+
+
+def _micro_batches(rows: Sequence[Sequence[int]], draw: Random) -> Iterator[Batch]:
+    """In two parts, one after the other."""
+    cut = draw.randrange(1, len(rows))
+    yield from (_padded(rows[:cut]), _padded(rows[cut:]))
+
+
+def _order(rows: Sequence[Sequence[int]], draw: Random) -> Iterator[Batch]:
+    """In another order."""
+    yield _padded(draw.sample(rows, len(rows)))
+
+
+def _padding(rows: Sequence[Sequence[int]], draw: Random) -> Iterator[Batch]:
+    """With more padding, at the left or at the right."""
+    yield _padded(rows, draw.randrange(1, 9), at_left=draw.random() < 1 / 2)
+
+
+def _company(rows: Sequence[Sequence[int]], draw: Random) -> Iterator[Batch]:
+    """Beside other sequences."""
+    yield _padded([*rows, *_drawn(draw, draw.randrange(1, 4))])
+
+
+def _same(rows: Sequence[Sequence[int]], _: Random) -> Iterator[Batch]:
+    """In the same batch: again, or on other threads."""
+    yield _padded(rows)
+
+
+CHANGES: dict[str, Callable[[Sequence[Sequence[int]], Random], Iterator[Batch]]] = {
+    "other micro-batches": _micro_batches,
+    "another order": _order,
+    "other padding": _padding,
+    "other sequences beside": _company,
+    "other threads": _same,
+    "again": _same,
+}
+
+
+def said(number: int, seed: int, program: Any, model: str, checkpoint: Path, folder: Path) -> Said:
+    """Score drawn sequences twice, then ask of the second run beside the first one, and of the second by itself."""
+    begin, draw = time.process_time(), Random(f"{seed} {number}")  # noqa: S311
+    change = tuple(CHANGES)[number // len(MODELS) % len(CHANGES)]
+    rows = _drawn(draw, draw.randrange(3, 7))
+    good = _captured(program, [_padded(rows)], folder / "good")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(THREADS if change == "other threads" else threads)
+    try:
+        other = _captured(program, list(CHANGES[change](rows, draw)), folder / "other")
+        report = diff(good, other)
+        # What differs is named, and not searched for.
+        answer = explain_trace(Request(trace=other, checkpoint=checkpoint), stop=Stop(seconds=0))
+    finally:
+        torch.set_num_threads(threads)
+    return Said(
+        number=number,
+        model=model,
+        change=change,
+        status=report.status,
+        outside=any(start.orders.verdict == "outside" for start in report.starts),
+        accused=tuple(node.node for node in answer.nodes if not node.as_started),
+        nodes=len(answer.nodes),
+        seconds=time.process_time() - begin,
+    )
+
+
+def _captured(program: Any, batches: Sequence[Batch], folder: Path) -> Path:
+    with recorded(folder), torch.no_grad():
+        for ids, mask in batches:
+            program(ids, attention_mask=mask, use_cache=False)
+    return folder

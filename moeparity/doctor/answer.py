@@ -96,7 +96,8 @@ def _answer(
             return "noise"
         return "not explained" if beyond and first.share.high < LEAST else "undecided"
     if not _fits(first):
-        return "not explained" if beyond else "undecided"
+        # What surely explains something may be a part of the cause.
+        return "not explained" if beyond and not first.share.low > 0 else "undecided"
     return "undecided" if order.rivals else "named"
 
 

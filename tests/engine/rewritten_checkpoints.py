@@ -98,6 +98,16 @@ def other_expert(tensors: Tensors, config: Config, others: Tensors) -> None:
     put_expert(tensors, 3, dict(tensors), 5)
 
 
+def exchanged(tensors: Tensors, config: Config, others: Tensors) -> None:
+    before = dict(tensors)
+    put_expert(tensors, 3, before, 5)
+    put_expert(tensors, 5, before, 3)
+
+
+def tie_head(tensors: Tensors, config: Config, others: Tensors) -> None:
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+
+
 def expert_of_layer(tensors: Tensors, config: Config, others: Tensors) -> None:
     put_expert(tensors, 3, dict(tensors), 3, OTHER)
 
@@ -213,6 +223,14 @@ CASES = (
         values={"expert": 3, "other": 5},
         by_hand=other_expert,
     ),
+    Case(
+        name="experts-exchanged",
+        models=("qwen3_moe", "gpt_oss"),
+        layers=[1],
+        values={"expert": 3, "other": 5},
+        by_hand=exchanged,
+    ),
+    Case(name="head-tied", models=("qwen3_moe", "deepseek_v3"), nodes="lm_head", by_hand=tie_head),
     Case(
         name="expert-of-another-layer",
         models=("qwen2_moe", "gpt_oss"),

@@ -32,7 +32,7 @@ ORDERED: Final = "experts-permuted"
 MOST: Final = 256
 """Of one fault at one node so many values are tried."""
 SUSPECTS: Final = 2
-"""Of so many experts, at most, it is tried what is said of one."""
+"""Of so many experts, at most, it is tried what is said of one, beside the likeliest of several."""
 NEAR: Final = 0.25
 """The share of nearer rows behind which a row is looked for that shows how far off rounding brings one."""
 FAR_OFF: Final = 16.0
@@ -155,7 +155,7 @@ def _is_number(value: Value) -> bool:
 def suspects_of(recorded: torch.Tensor, base: torch.Tensor, ids: torch.Tensor) -> tuple[int, ...]:
     """The experts that may be the cause if some tokens are much further off than others, the likeliest first. An expert
     is suspected if all of its tokens are far off. If some of these experts can alone be the cause of every such token,
-    only they are suspected. ids [B, T, K]; values [B, T, K, H], a row for each slot, or a row for each token.
+    only they are suspected; else the likeliest, and those that go through all such tokens that it does not. ids [B, T, K]; values [B, T, K, H], a row for each slot, or a row for each token.
     """
     is_comparable = recorded.shape == base.shape and recorded.numel() > 0
     if not is_comparable or recorded.shape[:-1] not in (ids.shape, ids.shape[:2]):
@@ -168,7 +168,11 @@ def suspects_of(recorded: torch.Tensor, base: torch.Tensor, ids: torch.Tensor) -
     touched = {e: int((far & (ids == e)).sum()) for e in experts}
     likeliest = sorted(experts, key=lambda e: (-touched[e], -float(off[ids == e].min())))
     alone = [e for e in likeliest if bool((ids == e).any(-1)[far.any(-1)].all())]
-    return tuple(alone or likeliest)[:SUSPECTS]
+    if alone or not likeliest:
+        return tuple(alone)[:SUSPECTS]
+    others = far.any(-1) & ~(ids == likeliest[0]).any(-1)
+    beside = [e for e in likeliest if bool((ids == e).any(-1)[others].all())]
+    return (likeliest[0], *(beside or likeliest[1:])[:SUSPECTS])
 
 
 def _how_far_off(recorded: torch.Tensor, base: torch.Tensor) -> torch.Tensor:

@@ -209,9 +209,9 @@ def page(text: str, rows: list[Row]) -> str:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.real_engines", description=__doc__)
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--only", default="", help="print the rows of models whose name has this text")
-    what.add_argument("--out", type=Path, help="the page, as Markdown, of which this machine's part is replaced")
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--only", default="", help="print the rows of models whose name has this text")
+    choice.add_argument("--out", type=Path, help="the page, as Markdown, of which this machine's part is replaced")
     return parser.parse_args()
 
 

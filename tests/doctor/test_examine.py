@@ -108,13 +108,13 @@ def test_weights_before_the_update_must_fit(
     tmp_path: Path, current: Path, ids: torch.Tensor, right: torch.Tensor
 ) -> None:
     log(tmp_path / "log.jsonl", ids, right, right)
-    given = ("doctor", tmp_path / "log.jsonl", "--checkpoint", current, "--device", "cpu", "--previous")
-    done = inside(*given, current)
+    arguments = ("doctor", tmp_path / "log.jsonl", "--checkpoint", current, "--device", "cpu", "--previous")
+    done = inside(*arguments, current)
     assert (done.returncode, "earlier step" in done.stderr) == (2, True)
     one_layer = drifted(current, tmp_path / "previous")
     whole = (one_layer / "model.safetensors").rename(one_layer / "whole")
     save_file({n: w for n, w in load_file(whole).items() if ".layers.1." not in n}, one_layer / "model.safetensors")
-    done = inside(*given, one_layer)
+    done = inside(*arguments, one_layer)
     assert (done.returncode, "layers.1" in done.stderr) == (2, True)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.explained.benign.runs import CHANGES, MODELS, Said, said
+from benchmarks.explained.benign.runs import CHANGES, MODELS, Said, answers_of_run
 from moeparity.inputs.machine import cpu_name
 from tests.checkpoint_factory import make_random
 from tests.hf.reference import load
@@ -65,7 +65,8 @@ def answers(folder: Path, seed: int, runs: int) -> Iterator[Said]:
         if not file.exists():
             with tempfile.TemporaryDirectory() as scratch:
                 program = load(by_model[model], "hf-eager", torch.bfloat16)
-                file.write_text(said(number, seed, program, model, by_model[model], Path(scratch)).as_json(), "utf-8")
+                run = answers_of_run(number, seed, program, model, by_model[model], Path(scratch))
+                file.write_text(run.as_json(), "utf-8")
         yield Said.of_json(file.read_text("utf-8"))
 
 
@@ -102,7 +103,7 @@ def _together(every: Sequence[Said]) -> str:
 
 
 def _accusations(every: Sequence[Said]) -> Iterator[str]:
-    wrong = [said for said in every if said.accused]
+    wrong = [run for run in every if run.accused]
     if wrong:
         rows = [f"| {each.model} | {each.change} | {', '.join(each.accused)} |" for each in wrong]
         yield "\n".join(["| model | run | accused |", "|---|---|---|", *rows])

@@ -101,7 +101,7 @@ CHANGES: dict[str, Callable[[Sequence[Sequence[int]], Random], Iterator[Batch]]]
 }
 
 
-def said(number: int, seed: int, program: Any, model: str, checkpoint: Path, folder: Path) -> Said:
+def answers_of_run(number: int, seed: int, program: Any, model: str, checkpoint: Path, folder: Path) -> Said:
     """Score drawn sequences twice, then ask of the second run beside the first one, and of the second by itself."""
     begin, draw = time.process_time(), Random(f"{seed} {number}")  # noqa: S311
     change = tuple(CHANGES)[number // len(MODELS) % len(CHANGES)]
@@ -110,10 +110,10 @@ def said(number: int, seed: int, program: Any, model: str, checkpoint: Path, fol
     threads = torch.get_num_threads()
     torch.set_num_threads(THREADS if change == "other threads" else threads)
     try:
-        other = _captured(program, list(CHANGES[change](rows, draw)), folder / "other")
-        report = diff(good, other)
+        second = _captured(program, list(CHANGES[change](rows, draw)), folder / "other")
+        report = diff(good, second)
         # What differs is named, and not searched for.
-        answer = explain_trace(Request(trace=other, checkpoint=checkpoint), stop=Stop(seconds=0))
+        answer = explain_trace(Request(trace=second, checkpoint=checkpoint), stop=Stop(seconds=0))
     finally:
         torch.set_num_threads(threads)
     return Said(

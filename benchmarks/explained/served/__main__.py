@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.explained.served.cases import Case, cases, jobs
 from benchmarks.explained.served.compared import Outcome, outcome
-from benchmarks.explained.served.named import Named, named
+from benchmarks.explained.served.named import Named, named_node
 from benchmarks.explained.served.page import page
 from moeparity.inputs.machine import cpu_name
 from tests.engines.live import ROOT, run_in
@@ -73,7 +73,7 @@ def names_of(others: Sequence[Case]) -> Iterator[Named]:
         own_folder = Path(case.run["answer"]).parent
         file = own_folder / "named.json"
         if not file.exists():
-            file.write_text(named(case, own_folder).as_json(), "utf-8")
+            file.write_text(named_node(case, own_folder).as_json(), "utf-8")
         yield Named.of_json(file.read_text("utf-8"))
 
 

@@ -104,7 +104,7 @@ def earlier_checkpoint(case: Case, folder: Path) -> Path:
     return folder
 
 
-def named(case: Case, scratch: Path) -> Named:
+def named_node(case: Case, scratch: Path) -> Named:
     """Compare every node, then search at the first of the fault's that differs."""
     begin = time.process_time()
     stale = case.name.startswith("stale")

@@ -71,7 +71,9 @@ def page(outcomes: Sequence[Outcome], names: Sequence[Named], where: str) -> str
         ),
         "## Every fault",
         "\n".join(["| fault | node | begins at | with | layer | module |", "|---|---|---|---|---|---|", *rows]),
-        "\n".join(["| fault | node right | explain says | as it should be |", "|---|---|---|---|", *map(_said, names)]),
+        "\n".join(
+            ["| fault | node right | explain says | as it should be |", "|---|---|---|---|", *map(_row_of_names, names)]
+        ),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -84,7 +86,7 @@ def _named_row(words: str, some: Sequence[Named]) -> str:
     return f"| {words} | {len(some)} | {sum(n.node_right for n in some)} | {sum(n.right for n in some)} |"
 
 
-def _said(of: Named) -> str:
+def _row_of_names(of: Named) -> str:
     says = CHECKPOINT.sub("checkpoint=", of.says[0]).replace("|", "/") if of.says else "none of the known"
     return f"| {of.name} | {_yes(of.node_right)} | {says} | {_yes(of.right)} |"
 

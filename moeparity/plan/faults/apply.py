@@ -183,8 +183,8 @@ def _source(graph: Graph, node: Node, port: str, edit: WeightEdit, values: Value
 
 def _like(graph: Graph, node: Node, port: str, name: str) -> Node | None:
     """The node of a name whose weight at a port has the same shape; None where there is none."""
-    named = (other for other in graph.whole.nodes if other.name == name and port in other.weights)
-    return next((other for other in named if other.weights[port].shape == node.weights[port].shape), None)
+    of_name = (source for source in graph.whole.nodes if source.name == name and port in source.weights)
+    return next((source for source in of_name if source.weights[port].shape == node.weights[port].shape), None)
 
 
 def sibling(graph: Graph, node: Node, layer: int) -> Node | None:

@@ -254,7 +254,11 @@ def _merged(runs: Sequence[_Run], at: Mapping[str, Any]) -> torch.Tensor:
         return _at_once(runs, at["splits_order"])
     if at["merge"] == "online":
         return _online(runs)
-    pair = {LIBM: _pair_of_libm, LIBM_FMA: partial(_pair_of_libm, contracted=True)}.get(at["merge"], _pair)
+    of_libm: dict[str, Callable[[_Run, _Run, torch.dtype], _Run]] = {
+        LIBM: _pair_of_libm,
+        LIBM_FMA: partial(_pair_of_libm, contracted=True),
+    }
+    pair = of_libm.get(at["merge"], _pair)
     total, *others = runs
     for run in others:
         total = pair(total, run, at["split"])

@@ -155,7 +155,8 @@ def _is_number(value: Value) -> bool:
 def suspects_of(recorded: torch.Tensor, base: torch.Tensor, ids: torch.Tensor) -> tuple[int, ...]:
     """The experts that may be the cause if some tokens are much further off than others, the likeliest first. An expert
     is suspected if all of its tokens are far off. If some of these experts can alone be the cause of every such token,
-    only they are suspected; else the likeliest, and those that go through all such tokens that it does not. ids [B, T, K]; values [B, T, K, H], a row for each slot, or a row for each token.
+    only they are suspected; else the likeliest, and those that take all such tokens that it does not. ids [B, T, K];
+    values [B, T, K, H], a row for each slot, or a row for each token.
     """
     is_comparable = recorded.shape == base.shape and recorded.numel() > 0
     if not is_comparable or recorded.shape[:-1] not in (ids.shape, ids.shape[:2]):

@@ -28,8 +28,9 @@ alone. `moeparity diff` is given both, and nothing else; `moeparity explain` the
 program's own profile, and is asked for no search.
 
 - *fails*: `diff` says that values differ. In other company a GEMM has another number of rows, and may add in another
-  order. *outside*: it says that no order of the same sums explains what differs. *inconclusive*: it could not compare
-  all that there is.
+  order; with padding at the left, transformers counts positions from the first column, so other rotations are taken.
+  *outside*: it says that no order of the same sums explains what differs. *inconclusive*: it could not compare all that
+  there is.
 - *accused*: runs of which `explain` calls some node another than the profile says. There should be none.
 """
 

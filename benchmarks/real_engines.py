@@ -92,7 +92,7 @@ have 5 to 900 tokens one differs, that of 300 tokens: from token 224 on, in 62 o
 0.28 nats. Of two captures (`--level op,module`) `moeparity diff` says that `vllm.unified_attention_with_output` of the
 first layer is the first op that gives other bits on equal inputs, in 19 of 2,400 rows. With two threads it takes fewer
 queries at a time, so that more keys fit into the cache beside them: all 300 in one tile, where one thread has two. With
-both records in one recipe, and `kv_block: 512` for the candidate, `moeparity bisect` gives back 299 of 299 of both sides
+both records in one recipe, and `kv_block: 512` for the candidate, `moeparity bisect` gives back 299 of 299 of each side
 with every bit and blames `kv_block` for all of it. `tests/real/test_vllm_cpu_threads.py` holds both to the engine.
 """
 

@@ -83,7 +83,7 @@ CAUSES = """
   mended, and was not run.
 - **deepseek_v3 in chunks** takes as many steps as joining: no prompt was cut. How a later part of a prompt attends to
   what is in the cache is not shown, and not stated.
-- **gpt_oss in chunks**, on both machines, **one request of deepseek_v3 (rope mended) together**, and single tokens of
+- **gpt_oss in chunks**, on both machines, **deepseek_v3 (rope mended) together and in chunks**, and single tokens of
   qwen3_moe in chunks and of mixtral alone, on the AMD EPYC: the cause was not found. It is not known whether the engine
   itself gives these bits again. The live tests of `tests/real/`, with other prompts, had every bit in the same modes.
 

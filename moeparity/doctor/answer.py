@@ -96,8 +96,9 @@ def _answer(
             return "noise"
         return "not explained" if beyond and first.share.high < LEAST else "undecided"
     if not _fits(first):
-        # What surely explains something may be a part of the cause.
-        return "not explained" if beyond and not first.share.low > 0 else "undecided"
+        # What explains something, or may explain half, may be a part of the cause.
+        explains = first.share.low > 0 or first.share.high > LEAST
+        return "not explained" if beyond and not explains else "undecided"
     return "undecided" if order.rivals else "named"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moeparity import paths
-from moeparity.errors import LogError, MoeparityError, Where, display_path, listed
+from moeparity.errors import LogError, MoeparityError, Where, did_you_mean, display_path, listed
 from moeparity.inputs.tokens.tokenset import TokenSet
 from moeparity.logs.formats.registry import recognise
 from moeparity.logs.opening import open_sampled
@@ -98,7 +98,8 @@ def _is_checkpoint(path: Path) -> bool:
 def _no_log(path: Path) -> str | None:
     """Why a file is no log; None if it is one."""
     if path.suffix not in _LOGS:
-        return f"{Where(path)}: no log by its ending; expected one of {listed(sorted(_LOGS))}."
+        message = f"{Where(path)}: no log by its ending; expected one of {listed(sorted(_LOGS))}."
+        return message + did_you_mean(path.suffix, _LOGS)
     try:
         recognise(path, "rollout")
     except MoeparityError as error:

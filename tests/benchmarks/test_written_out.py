@@ -12,7 +12,7 @@ from benchmarks.written_out.__main__ import AS_IT_SHOULD_BE, FAMILIES, opened, t
 from benchmarks.written_out.trials import Compared, compared
 from moeparity.plan import toggles
 
-SOLVED, SEEDS = 32, (32, 10, 15)
+SOLVED, SEEDS = 32, (32, 10, 19)
 """Recipes in which values rest and go along: in one nearest solves for an eps that a word stood for, one has two dtypes
 and a swap, in the others every trial can be written.
 """

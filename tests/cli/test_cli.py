@@ -104,7 +104,7 @@ def test_the_first_sight_names_every_command_in_a_whole_sentence() -> None:
     panels = re.split(r"^(Everyday|Evidence of real programs|A closer look):\n", process.stdout, flags=re.MULTILINE)
     assert panels[1::2] == ["Everyday", "Evidence of real programs", "A closer look"]
     commands = [panel.strip("\n").splitlines() for panel in panels[2::2]]
-    assert [len(panel) for panel in commands] == [5, 7, 7]
+    assert [len(panel) for panel in commands] == [6, 7, 7]
     assert all(line.endswith(".") and not line.endswith("...") for panel in commands for line in panel)
     assert max(map(len, process.stdout.splitlines())) <= 80
 

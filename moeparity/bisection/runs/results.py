@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -29,6 +30,8 @@ def _absent(default: object) -> Callable[[Any], object]:
 LATER: dict[str, Callable[[Any], object]] = {
     **{f"Report.{each.name}": _absent(each.default) for each in fields(Report) if each.default is not MISSING},
     "Report.blame": blame_of_report,
+    "Root.local": _absent(math.nan),
+    "Root.places": _absent(()),
     "PerToken.reference_logprob": lambda tokens: np.full_like(tokens.delta, np.nan),
     "PerToken.candidate_logprob": lambda tokens: np.full_like(tokens.delta, np.nan),
 }

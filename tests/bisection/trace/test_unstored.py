@@ -57,6 +57,6 @@ def test_a_sum_that_is_wrong_is_handed_on_as_it_was_recorded(qwen3_moe: Path, tm
     """The norm behind it gives other bits than were recorded: the file was changed behind it."""
     assert roots(reported(qwen3_moe, tmp_path, FUSED, change=64.0)) == [
         "layers[1].moe.residual",
-        "layers[2].attention.norm",
         "layers[2].attention.residual",
+        "layers[2].attention.norm",
     ]

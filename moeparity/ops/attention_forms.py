@@ -22,9 +22,7 @@ SCORES, QUERY = "scores", "query"
 U20 = "u20"
 """torch's quick exp on CPUs."""
 LIBM, LIBM_FMA, FIRST = "libm", "libm_fma", "first"
-"""The C library's exp and log; these, and the sum around them contracted; a softmax that is divided by its sum before
-it meets values.
-"""
+"""The C library's exp and log; these, and the sum around them contracted; a softmax divided by its sum at once."""
 FIXED = "fixed"
 SHARED = "shared"
 """Cascade attention: one run for the keys up to a place that many sequences share, another for the rest."""

@@ -115,7 +115,7 @@ def pattern(names: Iterable[str]) -> str:
     for name in names:
         index = re.search(r"\[(\d+)\]", name)
         layers.setdefault(role(name), []).append(-1 if index is None else int(index[1]))
-    return ", ".join(role.replace("[*]", f"[{ranges(indices)}]") for role, indices in layers.items())
+    return ", ".join(role.replace("[*]", f"[{ranges(sorted(indices))}]") for role, indices in layers.items())
 
 
 def role(name: str) -> str:

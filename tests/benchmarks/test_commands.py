@@ -24,6 +24,7 @@ SMALL = {
     "planted_faults": ("--cases", "1", "--folder", "FOLDER"),
     "rollout": ("--sequences", "2", "--new", "4", "--repetitions", "1"),
     "census": ("--steps", "4"),
+    "doctor": ("FOLDER", "--cases", "1"),
     "shares": ("--tokens", "16", "--hidden", "64", "--ranks", "2"),
     "traced": ("sdpa",),
     "weights": ("--megabytes", "1"),

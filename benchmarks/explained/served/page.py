@@ -37,11 +37,12 @@ NAMES = """\
 - *name*: an answer that gives every bit says what the fault is; of a fault that no file of `graphs/faults` lists, no
   answer is given.
 
-In a first run 9 of the 25 that a file lists were named. Then faults of experts that the values point to were tried
-early, two faults were listed (two experts exchanged, a head that is tied), and an earlier checkpoint could be given.
-These runs, and no others, showed what to mend. What is left: without renormalisation this vLLM takes exp(x - logsumexp)
-in place of a softmax, which no choice of `router` is; and of `experts_exchanged` one element of 16,896 at the next
-layer's combine has other bits, where the profile is inferred.
+In a first run, with a rougher profile of this CPU and a quarter of the work allowed, 9 of the 25 that a file lists
+were named. Since then the profile was mended, faults of experts that the values point to are tried early, two faults
+are listed (two experts exchanged, a head that is tied), and an earlier checkpoint can be given. These runs, and no
+others, showed what to mend. What is left: without renormalisation this vLLM takes exp(x - logsumexp) in place of a
+softmax, which no choice of `router` is; and of `experts_exchanged` one element of 16,896 at the next layer's combine
+has other bits, where the profile is inferred.
 """
 
 

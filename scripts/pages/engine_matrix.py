@@ -240,7 +240,10 @@ def ranks_of(bench: Bench, overlay: str, base: str) -> Placement | None:
     for placement in (*several, Placement()) if reducing else (Placement(), *several):
         there = replace(bench, placement=placement)
         if runs(there, base) and runs(there, overlay):
-            of_effect.setdefault(bool(toggles(there.side(base), there.side(overlay))), placement)
+            has_effect = bool(toggles(there.side(base), there.side(overlay)))
+            # On one rank an all-reduce of more has no effect, which says nothing of it.
+            if has_effect or not reducing or placement in several:
+                of_effect.setdefault(has_effect, placement)
     return of_effect.get(True, of_effect.get(False))
 
 

@@ -252,7 +252,9 @@ def _effect(toggle: ToggleResult) -> str:
 
 
 def _share(name: str, bounds: Bounds, report: Report) -> Outcome:
-    """Met if the whole interval lies within the bounds, not met if the whole lies beyond one, else open."""
+    """Hold the share of a choice to its bounds: met if its interval lies within them, not met if it lies outside,
+    open if a bound lies in the interval.
+    """
     attribution = report.attribution
     row = next((row for row in attribution.shares.rows if row.name == name), None) if attribution else None
     total = attribution.shares.total if attribution else None

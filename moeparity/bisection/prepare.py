@@ -224,7 +224,9 @@ def _phases(
     *,
     has_floor: bool,
 ) -> tuple[Phase, ...]:
-    """The phases of everything that may run: both sides, their mixtures, the floor's other schedules, and `further`."""
+    """The phases (prefill, decode and the like) of everything that may run: both sides, mixtures of them, the other
+    schedules that the noise floor tries, and what is asked for besides (`further`).
+    """
     tried = (
         [tried_schedule for schedule in schedules for tried_schedule in others(schedule, grid, where).values()]
         if has_floor

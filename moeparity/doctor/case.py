@@ -132,21 +132,24 @@ class Case:
     def tried(self, hypotheses: Iterable[Hypothesis]) -> list[Tried]:
         """Those of the hypotheses that ran, for each party that recorded anything."""
         runs: list[Tried] = []
+        legal = self.legal_difference
         for hypothesis in hypotheses:
             if hypothesis is AS_CONFIGURED:
-                runs.append(Tried(hypothesis, None, self.legal_difference))
+                runs.append(Tried(hypothesis, None, legal))
                 continue
             for party in self.recorded:
                 if Key(self.request.profile(party), hypothesis.name) in self.bench.scored:
                     wrong = self._scored(party, hypothesis.name) - self._scored(party, AS_CONFIGURED.name)
-                    runs.append(
-                        Tried(hypothesis, party, self.legal_difference + (wrong if party == "sampler" else -wrong))
-                    )
+                    runs.append(Tried(hypothesis, party, legal + (wrong if party == "sampler" else -wrong)))
         return runs
 
     @property
     def legal_difference(self) -> Tensor:
-        """Sampler minus trainer with nothing wrong: as both are run if that surely explains anything, else in fp32."""
+        """Sampler minus trainer with nothing wrong: fp64 [N] in nats.
+
+        It is that of the two profiles as engines run them, if that surely explains anything of the recorded difference.
+        If not, it is theirs in fp32, which has their settings and none of their rounding.
+        """
         as_run = self.right("sampler") - self.right("trainer")
         if self.difference.share(as_run).low > 0:
             return as_run
@@ -227,8 +230,8 @@ def _bases(
     GraphError.
     """
     bases: dict[str, BoundGraph] = {}
+    rules = overrides(_temperature(sampling), _HERE)
     for name in dict.fromkeys((request.sampler, request.trainer, *others)):
-        rules = overrides(_temperature(name, request, sampling), _HERE)
         try:
             bases[name] = bind(model.graph, load_profile(name, _HERE), dtype, rules)
         except (SpecError, GraphError):
@@ -237,9 +240,8 @@ def _bases(
     return bases
 
 
-def _temperature(profile: str, request: Request, sampling: Sampling | None) -> dict[str, float]:
-    """The temperature that the log states, for whoever divides by it: nobody, if log-probabilities are raw."""
-    if sampling is None or sampling.temperature in {None, 1.0} or sampling.temperature == 0:
+def _temperature(sampling: Sampling | None) -> dict[str, float]:
+    """The temperature by which both sides divide, if the log states one and that its log-probabilities have it."""
+    if sampling is None or sampling.logprobs_mode != "processed" or sampling.temperature in {None, 0.0, 1.0}:
         return {}
-    raw = sampling.logprobs_mode == "raw" and profile == request.sampler != request.trainer
-    return {} if raw else {"log_probs:temperature": float(sampling.temperature or 1.0)}
+    return {"log_probs:temperature": float(sampling.temperature or 1.0)}

@@ -9,11 +9,13 @@ from pathlib import Path
 
 from moeparity.errors import MoeparityError
 from moeparity.plan.bound import BoundGraph
+from moeparity.plan.changed import with_planted
 from moeparity.plan.faults.apply import experts_of
-from moeparity.plan.faults.fault import Fault
-from moeparity.plan.faults.plant import candidates, rewritten
+from moeparity.plan.faults.fault import Fault, planted, spelled
+from moeparity.plan.faults.plant import candidates
 from moeparity.plan.faults.reader import shipped_faults
 from moeparity.plan.graph import Graph, Node
+from moeparity.plan.setting import FAULT, Setting
 
 STALE = "weights-of-another-checkpoint"
 STALE_EXPERT = "expert-of-another-checkpoint"
@@ -50,10 +52,9 @@ class Hypothesis:
 
     def applied(self, plan: BoundGraph) -> BoundGraph:
         """The plan with it. Raises SpecError where an op refuses what comes of it."""
-        for plant in self.plants:
-            node = next(node for node in plan.graph.nodes if node.name == plant.node)
-            plan = rewritten(plan, node, plant.fault, dict(plant.values))
-        return plan
+        plants = {plant.node: (planted(plant.fault, dict(plant.values)),) for plant in self.plants}
+        settings = {(node, FAULT): Setting(value=spelled(of_node), rule=None) for node, of_node in plants.items()}
+        return with_planted(plan, {spelled(of_node): of_node for of_node in plants.values()}, settings)
 
 
 AS_CONFIGURED = Hypothesis(name="as configured", says="nothing is wrong beside what the profiles say")

@@ -9,10 +9,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from moeparity.bisection.observers import reports
-from moeparity.bisection.record.observe import chosen_logprobs
+from moeparity.bisection.record.observe import logprobs_of
 from moeparity.engine.lockstep import run
-from moeparity.engine.view import Ids, NodeView
+from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker, WalkersRefusedError
 from moeparity.inputs.model import Model
 from moeparity.inputs.tokens.tokenset import TokenSet
@@ -39,12 +38,8 @@ class _Scores:
             return
         rows = slice(*view.wave)
         ids, mask = self.tokens.input_ids[rows], self.tokens.loss_mask[rows]
-        by_bits: dict[tuple[bool, tuple[Ids, ...]], Tensor] = {}
-        for walker in self.walkers:
-            key = (reports(view, walker), tuple(view.output_ids(walker)))
-            if key not in by_bits:
-                by_bits[key] = chosen_logprobs(view.tensor(walker), ids, mask, reported=key[0]).cpu()
-            self.parts.setdefault(walker, []).append(by_bits[key])
+        for walker, logprobs in logprobs_of(view, self.walkers, ids, mask):
+            self.parts.setdefault(walker, []).append(logprobs)
 
 
 def scores(

@@ -135,6 +135,17 @@ def test_what_the_log_alone_names_is_not_simulated(
     assert of["logged"]
 
 
+def test_a_stated_temperature_is_simulated_on_both_sides(tmp_path: Path, current: Path, ids: torch.Tensor) -> None:
+    sides = (scored(current, ids, batch, temperature=0.7) for batch in (1, 4))
+    stated = {"temperature": 0.7, "logprobs_mode": "processed"}
+    log(tmp_path / "log.jsonl", ids, *sides, sampling_params=stated)
+    of = examined(tmp_path, current, None)
+    assert of["answer"] == "noise"
+    assert all(record["mean_abs_delta"]["high"] < 2 * of["legal"] for record in of["records"])
+    log(tmp_path / "log.jsonl", ids, *(scored(current, ids, batch, temperature=0.7) for batch in (1, 4)))
+    assert examined(tmp_path, current, None)["answer"] == "wrong checkpoint"
+
+
 def test_a_mistake_in_the_model_code_is_named_without_an_earlier_checkpoint(
     tmp_path: Path, current: Path, ids: torch.Tensor, right: torch.Tensor
 ) -> None:

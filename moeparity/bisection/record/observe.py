@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -63,12 +63,8 @@ class Records(SectionObserver):
 
     def _see_logprobs(self, view: NodeView, mask: Tensor) -> None:
         ids = self.input_ids[slice(*view.wave)]
-        by_bits: dict[tuple[bool, tuple[Ids, ...]], Tensor] = {}
-        for walker in (REFERENCE, CANDIDATE, *self.draws):
-            key = (reports(view, walker), tuple(view.output_ids(walker)))
-            if key not in by_bits:
-                by_bits[key] = chosen_logprobs(view.tensor(walker), ids, mask, reported=key[0]).cpu()
-            self.computed.setdefault(walker, []).append(by_bits[key])
+        for walker, logprobs in logprobs_of(view, (REFERENCE, CANDIDATE, *self.draws), ids, mask):
+            self.computed.setdefault(walker, []).append(logprobs)
 
     def _see_routes(self, view: NodeView, routed_experts: Tensor) -> None:
         rows, layer = slice(*view.wave), view.node.layer
@@ -93,6 +89,20 @@ class Records(SectionObserver):
     def of(self, walker: Name) -> Tensor:
         """log P of the walker at the tokens of `mask` in order: fp64 [N], in nats."""
         return torch.cat([torch.empty(0, dtype=torch.float64), *self.computed.get(walker, [])])
+
+
+def logprobs_of(
+    view: NodeView, walkers: Iterable[Name], input_ids: Tensor, mask: Tensor
+) -> Iterator[tuple[Name, Tensor]]:
+    """`chosen_logprobs` of several walkers, on the CPU, from a view of the node from which log-probabilities are read.
+    Of equal bits they are computed once.
+    """
+    by_bits: dict[tuple[bool, tuple[Ids, ...]], Tensor] = {}
+    for walker in walkers:
+        key = (reports(view, walker), tuple(view.output_ids(walker)))
+        if key not in by_bits:
+            by_bits[key] = chosen_logprobs(view.tensor(walker), input_ids, mask, reported=key[0]).cpu()
+        yield walker, by_bits[key]
 
 
 def chosen_logprobs(values: Tensor, input_ids: Tensor, mask: Tensor, *, reported: bool = False) -> Tensor:

@@ -147,7 +147,9 @@ class Inquiry:
         )
 
     def _search(self, sample: Sample) -> None:
-        """Search on a micro-batch, beside those searched on before; then confirm on all that were kept."""
+        """Search for choices that give the bits of this micro-batch and of those searched on before; then try what was
+        found on every micro-batch that was kept.
+        """
         self.searched_on.append(sample)
         first = LEAST if self.memory.spent == 0 else 0
         tries = Tries(

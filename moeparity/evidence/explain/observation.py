@@ -20,8 +20,9 @@ from moeparity.plan.setting import edges_of
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Observation:
-    """The values of one micro-batch, or of one step of a `phase`, by their names in a graph. Each is whole and has the
-    shape that the graph gives it: [B, T, ...].
+    """What a program computed in one forward: the recorded values by their names in a graph, each whole, [B, T, ...].
+
+    phase: what a server was doing in this forward, such as decoding.
 
     real: which tokens are no padding, bool [B, T]; None if all are taken to be real. ends: in a server's step [1, T],
     the rows that its head is given, int64 [k]; None if a head that is not given all is given each sequence's last.

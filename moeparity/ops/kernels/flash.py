@@ -266,8 +266,9 @@ def _merged(runs: Sequence[_Run], at: Mapping[str, Any]) -> torch.Tensor:
 
 
 def _at_once(runs: Sequence[_Run], order: str) -> torch.Tensor:
-    """Outputs weighted by exp(lse - lse of all), then added; FlashAttention 0251105, combine_attn_seqk_parallel
-    (read).
+    """The result of all runs of keys: each run's output times exp(its log-sum-exp - that of all runs), added up.
+
+    FlashAttention 0251105, combine_attn_seqk_parallel (read).
     """
     lse = torch.stack([run.lse for run in runs])
     highest = _finite(lse.amax(0))

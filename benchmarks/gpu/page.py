@@ -12,7 +12,8 @@ SCHEMA = "moeparity.benchmarks.gpu/1"
 
 HEAD = """# On a GPU
 
-Written by `python -m benchmarks.gpu --out FOLDER`, which measures again what lacks a result there."""
+Written by `python -m scripts.pages gpu` on a machine with a CUDA GPU, or by `python -m benchmarks.gpu --out FOLDER`,
+which measures again what lacks a result there."""
 
 
 def result_file(folder: Path, part: str) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ import torch
 from moeparity.errors import listed
 from moeparity.ptx.addresses import Layout
 from moeparity.ptx.formats import dtype_of
-from moeparity.ptx.spaces import Buffers, zeros
+from moeparity.ptx.spaces import zeros
 from moeparity.ptx.syntax import PtxError, Variable
 
 Tensor = torch.Tensor | npt.NDArray[Any]
@@ -37,7 +37,14 @@ Argument = Tensor | int | float | bytes | Struct
 """A buffer, which the kernel gets the address of and writes to; a number; a struct, or the bytes of one."""
 
 
-def parameter_bytes(layout: Layout, args: Sequence[Argument], buffers: Buffers) -> bytes:
+class Places(Protocol):
+    """Where arrays are put: the interpreter's own memory (`spaces.Buffers`), or a device's."""
+
+    def place(self, octets: npt.NDArray[np.uint8]) -> int:
+        """The address of an array of bytes; of one that was placed before, the same."""
+
+
+def parameter_bytes(layout: Layout, args: Sequence[Argument], buffers: Places) -> bytes:
     """The bytes of all parameters; arrays are placed among the buffers. Raises PtxError."""
     wanted = layout.kernel.parameters
     if len(args) != len(wanted):
@@ -50,7 +57,7 @@ def parameter_bytes(layout: Layout, args: Sequence[Argument], buffers: Buffers) 
     return bytes(octets)
 
 
-def _encoded(argument: Argument, parameter: Variable, number: int, buffers: Buffers) -> bytes:
+def _encoded(argument: Argument, parameter: Variable, number: int, buffers: Places) -> bytes:
     kind, size = np.dtype(dtype_of(parameter.type)).kind, parameter.size
     whole = f"Argument {number}: .{parameter.type}"
     if isinstance(argument, bytes):
@@ -74,7 +81,7 @@ def _encoded(argument: Argument, parameter: Variable, number: int, buffers: Buff
     return (argument & ((1 << 8 * size) - 1)).to_bytes(size, "little")
 
 
-def _struct(argument: Struct, parameter: Variable, number: int, buffers: Buffers) -> bytes:
+def _struct(argument: Struct, parameter: Variable, number: int, buffers: Places) -> bytes:
     """A struct's bytes, or its address."""
     octets = _packed(argument, number, buffers)
     if len(octets) == parameter.size and parameter.type == "b8":
@@ -84,7 +91,7 @@ def _struct(argument: Struct, parameter: Variable, number: int, buffers: Buffers
     return struct.pack("<Q", _address(octets, buffers))
 
 
-def _packed(argument: Struct, number: int, buffers: Buffers) -> bytes:
+def _packed(argument: Struct, number: int, buffers: Places) -> bytes:
     values: list[Any] = []
     for value in argument.values:
         if isinstance(value, Struct):
@@ -99,7 +106,7 @@ def _packed(argument: Struct, number: int, buffers: Buffers) -> bytes:
         raise PtxError(f"Argument {number}: a struct {argument.format!r} of {len(values)} values: {error}.") from None
 
 
-def _address(octets: bytes, buffers: Buffers) -> int:
+def _address(octets: bytes, buffers: Places) -> int:
     return buffers.place(np.frombuffer(bytearray(octets), np.uint8))
 
 

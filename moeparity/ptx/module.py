@@ -58,6 +58,8 @@ class Module:
     """A PTX file. A kernel is read, and its instructions looked up, when it is first launched."""
 
     def __init__(self, text: str, approximations: Mapping[str, Callable[..., Array]], *, contract: bool) -> None:
+        self.text = text
+        """The file as it was given."""
         self._source = read(text)
         self._contract = contract
         self._approximations = approximations

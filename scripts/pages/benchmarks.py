@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 from functools import cache
 from pathlib import Path
 
-from scripts.pages.page import printed
+from scripts.pages.page import ROOT, printed
+
+
+def gpu_page(_: str) -> str:
+    """docs/generated/gpu.md; needs a CUDA GPU."""
+    with tempfile.TemporaryDirectory() as folder:
+        # It ends with 1 where something is other than it should be, which the page then says.
+        subprocess.run([sys.executable, "-m", "benchmarks.gpu", "--out", folder], cwd=ROOT, check=False)  # noqa: S603
+        return (Path(folder) / "gpu.md").read_text("utf-8")
 
 
 def attribution_table(_: str) -> str:

@@ -85,6 +85,12 @@ MEASURED = {
         measured=True,
     ),
     "glossary": Page(path="docs/glossary.md", takes="half a minute", write=paths.path(), measured=True),
+    "gpu": Page(
+        path="docs/generated/gpu.md",
+        takes="eight minutes; needs a CUDA GPU",
+        write=benchmarks.gpu_page,
+        measured=True,
+    ),
     "launch-pairs": Page(
         path="docs/generated/launch-pairs.md",
         takes="a quarter of an hour",

@@ -139,35 +139,46 @@ def accesses(name: str, launch: Launch) -> int:
     return launch.hidden // launch.vector
 
 
-def _cuda(launch: Launch) -> tuple[str, int]:
-    """The levels within threads, and how many threads share a row, in torch's reduction of contiguous fp32 rows."""
+def _cuda(launch: Launch) -> tuple[str, int, int]:
+    """The levels within threads, how many threads of a block's row share a row of x, and over how many of the block's
+    rows it is split, in torch's reduction of contiguous fp32 rows.
+    """
     hidden, vector = launch.hidden, 4 if launch.hidden >= 128 else 1
     if hidden % vector or hidden >= 1 << 17:
         raise refuse("torch.cuda_mean", "below 131072 elements, a multiple of 4 from 128 on", launch)
     width, height = (min(512, 1 << (n.bit_length() - 1)) for n in (hidden // vector, launch.rows))
     height = min(height, 512 // min(width, WARP))
     width = min(width, 512 // height)
-    # Long rows are also split over the warps.
-    threads = width * height if -(-hidden // width) >= min(16 * height, 256) else width
-    return f"lanes({4 * threads}) | {'blocks(4)' if vector == 4 else f'lanes({threads})'}", threads
+    height = height if -(-hidden // width) >= min(16 * height, 256) else 1
+    threads = width * height
+    return f"lanes({4 * threads}) | {'blocks(4)' if vector == 4 else f'lanes({threads})'}", width, height
 
 
 def cuda_mean(launch: Launch) -> str:
     """Torch's mean of fp32 rows on a GPU, as transformers calls it; with fewer than 16 rows, more threads share one."""
-    return f"{_cuda(launch)[0]} | fold_hi"
+    levels, width, height = _cuda(launch)
+    return f"{levels} | fold_hi({width}) | fold_hi" if height > 1 else f"{levels} | fold_hi"
 
 
 def cuda_mean_2_9(launch: Launch) -> str:
     """Torch's mean before torch 2.10, and with ROCm since: neighbours first within a warp."""
-    levels, threads = _cuda(launch)
-    if threads <= WARP:
+    levels, width, height = _cuda(launch)
+    if height == 1 and width <= WARP:
         return f"{levels} | fold_lo"
-    values = [str(thread) for thread in range(threads)]
+    rows = [_shuffled([str(row * width + thread) for thread in range(width)]) for row in range(height)]
+    while len(rows) > 1:
+        half = len(rows) // 2
+        rows = [f"({a}+{b})" for a, b in zip(rows[:half], rows[half:], strict=True)]
+    return f"{levels} | tree({rows[0]})"
+
+
+def _shuffled(values: list[str]) -> str:
+    """The sum of a block's row of threads: halved down to a warp, then neighbours first."""
     while len(values) > 1:
         half = len(values) // 2
         low, high = (values[:half], values[half:]) if half >= WARP else (values[::2], values[1::2])
         values = [f"({a}+{b})" for a, b in zip(low, high, strict=True)]
-    return f"{levels} | tree({values[0]})"
+    return values[0]
 
 
 def cuda_rms_norm(launch: Launch) -> str:

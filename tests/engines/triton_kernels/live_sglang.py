@@ -210,7 +210,7 @@ def decode(
     """q [B, heads, D], k [B, S, G, D], v [B, S, G, V]: attention of the last token; keys lie in a random order."""
     batch, heads = q.shape[:2]
     keys, values = _packed(k, lengths), _packed(v, lengths)
-    order = torch.randperm(len(keys), generator=torch.Generator().manual_seed(1))
+    order = torch.randperm(len(keys), generator=torch.Generator().manual_seed(1), device="cpu").to(keys.device)
     keys, values = keys[order], values[order]
     starts = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]).int()
     middle, lse = torch.empty(batch, heads, splits, v.shape[-1]), torch.empty(batch, heads, splits)

@@ -203,7 +203,8 @@ def _paged(x: Tensor, page: int, seed: int) -> tuple[Tensor, Tensor]:
     """x [B, S, G, D] -> pages [P, page, G, D] in a random order, and which of them each sequence has [B, S / page]."""
     batch, length = x.shape[:2]
     pages = -(-length // page)
-    table = torch.randperm(batch * pages, generator=torch.Generator().manual_seed(seed)).view(batch, pages)
+    order = torch.randperm(batch * pages, generator=torch.Generator().manual_seed(seed), device="cpu")
+    table = order.view(batch, pages).to(x.device)
     padded = torch.zeros(batch, pages * page, *x.shape[2:], dtype=x.dtype)
     padded[:, :length] = x
     cache = torch.empty(batch * pages, page, *x.shape[2:], dtype=x.dtype)

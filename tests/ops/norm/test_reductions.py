@@ -110,7 +110,10 @@ CUDA_MEAN = {
 
 
 def cuda_mean(row: Row, rows: int, offsets: tuple[int, ...]) -> float:
-    """Four accumulators a thread; the y dimension, then x, are halved in shared memory down to a warp."""
+    """Four accumulators a thread; x is halved in shared memory down to a warp, and shuffled; then y is halved.
+
+    torch 2.13.0, Reduce.cuh, `run`: `block_x_reduce`, then `block_y_reduce`.
+    """
     width, height, split = CUDA_MEAN[len(row), rows]
     height = height if split else 1
     per_thread = []
@@ -123,12 +126,22 @@ def cuda_mean(row: Row, rows: int, offsets: tuple[int, ...]) -> float:
             for i, at in enumerate(range(thread, len(row), width)):
                 four_sums[i % 4] = then_added(four_sums[i % 4], row[at])
         per_thread.append(plus(plus(plus(four_sums[0], four_sums[1]), four_sums[2]), four_sums[3]))
-    while len(per_thread) > 32:
-        per_thread = [
-            plus(a, b)
-            for a, b in zip(per_thread[: len(per_thread) // 2], per_thread[len(per_thread) // 2 :], strict=True)
-        ]
-    return down(per_thread, tuple(offset for offset in offsets if offset < len(per_thread)))
+    block = [per_thread[width * y : width * (y + 1)] for y in range(height)]
+    sums_of_y = [block_x(of_y, offsets) for of_y in block]
+    while len(sums_of_y) > 1:
+        sums_of_y = halved(sums_of_y)
+    return sums_of_y[0]
+
+
+def halved(values: Row) -> Row:
+    half = len(values) // 2
+    return [plus(a, b) for a, b in zip(values[:half], values[half:], strict=True)]
+
+
+def block_x(of_y: Row, offsets: tuple[int, ...]) -> float:
+    while len(of_y) > 32:
+        of_y = halved(of_y)
+    return down(of_y, tuple(offset for offset in offsets if offset < len(of_y)))
 
 
 def cuda_rms_norm(row: Row, rows: int) -> float:

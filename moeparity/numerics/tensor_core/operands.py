@@ -19,25 +19,21 @@ _NO_SCALE = -126
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One side of a product with K first.
+    """One side of a product, K first.
 
-    values: fp64 [.., K, rows]. exponents: int16, like values. scales: of groups of 16, with K / 16 in place of K; None
-    where an instruction has none.
+    values: fp64 [K, batch, rows]. exponents: int16, like values. scales: of groups of 16, with K / 16 in place of K;
+    None where an instruction has none.
     """
 
     values: torch.Tensor
     exponents: torch.Tensor
     scales: Operand | None = None
 
-    def at(self, index: int) -> Operand:
-        """One of a batch."""
-        scales = None if self.scales is None else self.scales.at(index)
-        return Operand(self.values[index], self.exponents[index], scales)
-
-    def rows(self, start: int, end: int) -> Operand:
-        """Some of the rows."""
-        scales = None if self.scales is None else self.scales.rows(start, end)
-        return Operand(self.values[..., start:end], self.exponents[..., start:end], scales)
+    def part(self, batch: slice, rows: slice) -> Operand:
+        """Some of the batch, or all of it if it is one, and some of the rows."""
+        batch = batch if self.values.shape[1] > 1 else slice(None)
+        scales = None if self.scales is None else self.scales.part(batch, rows)
+        return Operand(self.values[:, batch, rows], self.exponents[:, batch, rows], scales)
 
 
 def exponents(x: torch.Tensor, least: int) -> torch.Tensor:
@@ -48,7 +44,7 @@ def exponents(x: torch.Tensor, least: int) -> torch.Tensor:
 
 
 def operand(instruction: Instruction, x: torch.Tensor, scales: torch.Tensor | None, name: str) -> Operand:
-    """x [.., K, rows], with scales [.., K / block, rows] -> what the instruction multiplies. name: `a` or `b`.
+    """x [K, batch, rows], with scales [K / block, batch, rows] -> what the instruction multiplies. name: `a` or `b`.
 
     Raises ValueError if x holds numbers that the format lacks.
     """
@@ -67,7 +63,7 @@ def operand(instruction: Instruction, x: torch.Tensor, scales: torch.Tensor | No
 
 
 def _spread(scales: torch.Tensor, times: int) -> torch.Tensor:
-    return scales.repeat_interleave(times, dim=-2)
+    return scales.repeat_interleave(times, dim=0)
 
 
 def _values(x: torch.Tensor, format_: InputFormat, name: str) -> torch.Tensor:

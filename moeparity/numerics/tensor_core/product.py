@@ -38,22 +38,21 @@ def multiply_add(
     dtype = torch.float16 if instruction.dot_add.result == "fp16" else torch.float32
     _check(instruction, a, b, c, dtype)
     _check_scales(instruction, a, b, a_scales, b_scales)
-    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    shape = (*batch, a.shape[-2], b.shape[-1])
-    # One matrix b for all: the batch of a is more rows.
-    batch = batch if b.dim() > 2 else torch.Size()
-    left = operand(instruction, _flat(a, batch).mT, None if a_scales is None else _flat(a_scales, batch).mT, "a")
-    right = operand(instruction, _flat(b, batch), None if b_scales is None else _flat(b_scales, batch), "b")
+    shape = (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+    # With one matrix b for all, the batch of a is more rows.
+    batch = shape[:-2] if b.dim() > 2 else ()
+    left = operand(instruction, _k_first(a.mT, batch), None if a_scales is None else _k_first(a_scales.mT, batch), "a")
+    right = operand(instruction, _k_first(b, batch), None if b_scales is None else _k_first(b_scales, batch), "b")
     addend = torch.zeros((), dtype=dtype, device=a.device) if c is None else c
-    total = addend.to(torch.float64).expand(shape).reshape(left.values.shape[0], -1, shape[-1]).clone()
-    for index in range(total.shape[0]):
-        _in_blocks(instruction, left.at(index), right.at(index), total[index])
+    total = addend.to(torch.float64).expand(shape).reshape(left.values.shape[1], -1, shape[-1]).clone()
+    _in_blocks(instruction, left, right, total)
     return _narrowed(total.reshape(shape), dtype)
 
 
-def _flat(x: torch.Tensor, batch: torch.Size) -> torch.Tensor:
-    """x [.., m, n] -> [batch, m, n], or [1, rows, n] where there is no batch."""
-    return x.expand(*batch, *x.shape[-2:]).reshape(-1, *x.shape[-2:]) if batch else x.reshape(1, -1, x.shape[-1])
+def _k_first(x: torch.Tensor, batch: tuple[int, ...]) -> torch.Tensor:
+    """x [.., K, rows] -> [K, batch, rows], or [K, 1, all rows] where there is no batch."""
+    spread = x.expand(*batch, *x.shape[-2:]).movedim(-2, 0)
+    return spread.reshape(x.shape[-2], -1 if batch else 1, x.shape[-1] if batch else spread[0].numel()).contiguous()
 
 
 def _narrowed(total: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -64,15 +63,19 @@ def _narrowed(total: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _in_blocks(instruction: Instruction, left: Operand, right: Operand, total: torch.Tensor) -> None:
-    """left [K, M], right [K, N], total [M, N]: so many rows of M at a time as fit."""
-    most = _TERMS_ON_CPU if total.device.type == "cpu" else _TERMS
-    rows = max(1, most // max(1, instruction.span * total.shape[1]))
-    for start in range(0, total.shape[0], rows):
-        block = total[start : start + rows]
-        some = left.rows(start, start + rows)
-        for k in range(0, left.values.shape[0], instruction.span):
-            block = _pass(instruction, some, right, k, block)
-        total[start : start + rows] = block
+    """left [K, batch, M], right [K, batch, N] -> added to total [batch, M, N], as many elements at a time as fit."""
+    batch, rows, columns = total.shape
+    most = (_TERMS_ON_CPU if total.device.type == "cpu" else _TERMS) // instruction.span
+    many = max(1, most // max(1, rows * columns))
+    few = max(1, most // max(1, columns))
+    for first in range(0, batch, many):
+        for start in range(0, rows, few):
+            at = slice(first, first + many), slice(start, start + few)
+            some, others = left.part(*at), right.part(at[0], slice(None))
+            block = total[at]
+            for k in range(0, left.values.shape[0], instruction.span):
+                block = _pass(instruction, some, others, k, block)
+            total[at] = block
 
 
 def _pass(instruction: Instruction, left: Operand, right: Operand, k: int, addend: torch.Tensor) -> torch.Tensor:
@@ -91,13 +94,13 @@ def _pass(instruction: Instruction, left: Operand, right: Operand, k: int, adden
 
 
 def _terms(left: Operand, right: Operand, at: slice | list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Products [L, M, N] and their exponents."""
+    """Products [L, batch, M, N] and their exponents."""
     values = left.values[at].unsqueeze(-1) * right.values[at].unsqueeze(-2)
     return values, left.exponents[at].unsqueeze(-1) + right.exponents[at].unsqueeze(-2)
 
 
 def _groups(left: Operand, right: Operand, k: int, span: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sums of 16 products each with their scales [span / 16, M, N], and the exponents of the scales."""
+    """Sums of 16 products each with their scales [span / 16, batch, M, N], and the exponents of the scales."""
     assert left.scales is not None and right.scales is not None
     products = left.values[k : k + span].unsqueeze(-1) * right.values[k : k + span].unsqueeze(-2)
     scales, powers = _terms(left.scales, right.scales, slice(k // 16, (k + span) // 16))

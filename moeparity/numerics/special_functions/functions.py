@@ -27,7 +27,9 @@ _QUADRANT = float.fromhex("0x1.921fb6p0")
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    """fp32 numbers taken apart, all int64: magnitude bits, sign bit, exponent and fraction with subnormals normalised."""
+    """fp32 numbers taken apart, all int64. magnitude: bits without the sign. exponent, fraction: of subnormals as if
+    they had a hidden bit.
+    """
 
     magnitude: torch.Tensor
     negative: torch.Tensor

@@ -36,7 +36,9 @@ def rounded(x: torch.Tensor, result: Result) -> torch.Tensor:
     unit = exponents(x, _LEAST[result]).clamp_(min=_LEAST[result]) - _FRACTION[result]
     scaled = x * power_of_two(-unit)
     value = (scaled.round_() if result == "fp16" else scaled.trunc_()).mul_(power_of_two(unit))
-    return torch.where(value.abs() >= _OVERFLOW[result], torch.copysign(torch.full_like(value, torch.inf), value), value)
+    return torch.where(
+        value.abs() >= _OVERFLOW[result], torch.copysign(torch.full_like(value, torch.inf), value), value
+    )
 
 
 def power_of_two(exponent: torch.Tensor) -> torch.Tensor:

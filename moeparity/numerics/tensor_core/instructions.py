@@ -144,9 +144,10 @@ def _fp8_as_fp16(architecture: str) -> Iterator[Instruction]:
     """`mma` of fp8 where no such unit exists: ptxas converts to fp16 (NVIDIA/cutlass#1986)."""
     for a, b in _pairs(_FP8):
         for result in ("fp32", "fp16"):
+            recorded = a == b and (architecture == "sm_100" or (architecture == "sm_90" and result == "fp16"))
             yield Instruction(
                 gpu=architecture, unit="mma", a=a, b=b, dot_add=_dot_add(16, 25, result), span=32, form="late addend",
-                evidence="vectors" if architecture == "sm_100" and a == b else "inferred",
+                evidence="vectors" if recorded else "inferred",
             )  # fmt: skip
 
 
@@ -158,7 +159,11 @@ def _scaled(architecture: str, unit: str) -> Iterator[Instruction]:
             scales=Scales(format="ue8m0", block=32), evidence="inferred" if "fp6" in a + b else "read",
         )  # fmt: skip
     groups = DotAdd(products=4, fraction=35, result="fp32", floor=-126)
-    for scales in (Scales(format="ue4m3", block=16), Scales(format="ue8m0", block=16), Scales(format="ue8m0", block=32)):
+    for scales in (
+        Scales(format="ue4m3", block=16),
+        Scales(format="ue8m0", block=16),
+        Scales(format="ue8m0", block=32),
+    ):
         yield Instruction(
             gpu=architecture, unit=unit, a="fp4_e2m1", b="fp4_e2m1", dot_add=groups, span=64, form="group scales",
             scales=scales, evidence="read",

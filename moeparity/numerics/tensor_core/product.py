@@ -38,9 +38,10 @@ def multiply_add(
     dtype = torch.float16 if instruction.dot_add.result == "fp16" else torch.float32
     _check(instruction, a, b, c, dtype)
     _check_scales(instruction, a, b, a_scales, b_scales)
-    shape = (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+    batch: tuple[int, ...] = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])  # type: ignore[no-untyped-call]
+    shape = (*batch, a.shape[-2], b.shape[-1])
     # With one matrix b for all, the batch of a is more rows.
-    batch = shape[:-2] if b.dim() > 2 else ()
+    batch = batch if b.dim() > 2 else ()
     left = operand(instruction, _k_first(a.mT, batch), None if a_scales is None else _k_first(a_scales.mT, batch), "a")
     right = operand(instruction, _k_first(b, batch), None if b_scales is None else _k_first(b_scales, batch), "b")
     addend = torch.zeros((), dtype=dtype, device=a.device) if c is None else c
@@ -101,10 +102,11 @@ def _terms(left: Operand, right: Operand, at: slice | list[int]) -> tuple[torch.
 
 def _groups(left: Operand, right: Operand, k: int, span: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Sums of 16 products each with their scales [span / 16, batch, M, N], and the exponents of the scales."""
-    assert left.scales is not None and right.scales is not None
+    assert left.scales is not None
+    assert right.scales is not None
     products = left.values[k : k + span].unsqueeze(-1) * right.values[k : k + span].unsqueeze(-2)
     scales, powers = _terms(left.scales, right.scales, slice(k // 16, (k + span) // 16))
-    return products.unflatten(0, (-1, 16)).sum(1) * scales, powers
+    return products.reshape(-1, 16, *products.shape[1:]).sum(1) * scales, powers
 
 
 def _check(
@@ -112,7 +114,7 @@ def _check(
 ) -> None:
     if a.dim() < 2 or b.dim() < 2 or a.shape[-1] != b.shape[-2]:
         raise ValueError(
-            f"{instruction}: a {tuple(a.shape)} and b {tuple(b.shape)} are no factors; expected [.., M, K] and [.., K, N]."
+            f"{instruction}: a {tuple(a.shape)} and b {tuple(b.shape)} do not fit; expected [.., M, K] and [.., K, N]."
         )
     if a.shape[-1] % instruction.span:
         raise ValueError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from moeparity.numerics.tensor_core.dot_add import dot_add, rounded
@@ -45,15 +47,17 @@ def multiply_add(
     left = operand(instruction, _k_first(a.mT, batch), None if a_scales is None else _k_first(a_scales.mT, batch), "a")
     right = operand(instruction, _k_first(b, batch), None if b_scales is None else _k_first(b_scales, batch), "b")
     addend = torch.zeros((), dtype=dtype, device=a.device) if c is None else c
-    total = addend.to(torch.float64).expand(shape).reshape(left.values.shape[1], -1, shape[-1]).clone()
+    total = addend.to(torch.float64).expand(shape).reshape(*left.values.shape[1:], shape[-1]).clone()
     _in_blocks(instruction, left, right, total)
     return _narrowed(total.reshape(shape), dtype)
 
 
 def _k_first(x: torch.Tensor, batch: tuple[int, ...]) -> torch.Tensor:
     """x [.., K, rows] -> [K, batch, rows], or [K, 1, all rows] where there is no batch."""
-    spread = x.expand(*batch, *x.shape[-2:]).movedim(-2, 0)
-    return spread.reshape(x.shape[-2], -1 if batch else 1, x.shape[-1] if batch else spread[0].numel()).contiguous()
+    spread = x.expand(*batch, *x.shape[-2:]) if batch else x
+    many = math.prod(batch)
+    rows = math.prod(spread.shape[:-2]) // max(many, 1) * x.shape[-1]
+    return spread.movedim(-2, 0).reshape(x.shape[-2], many, rows).contiguous()
 
 
 def _narrowed(total: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -51,15 +51,31 @@ def add(terms: Sequence[tuple[Fraction, int]], c: float, fraction: int, result: 
 def dot_add(
     a: Sequence[float], b: Sequence[float], c: float, formats: tuple[str, str], fraction: int, result: str, floor: int
 ) -> float:
-    special = sum((x * y for x, y in zip(a, b, strict=True)), c)
-    if not math.isfinite(special) and not all(map(math.isfinite, (*a, *b, c))):
-        return special
+    if not all(map(math.isfinite, (*a, *b, c))):
+        return sum((x * y for x, y in zip(a, b, strict=True)), c)
     terms = [
         (Fraction(x) * Fraction(y), exponent(x, LEAST[formats[0]]) + exponent(y, LEAST[formats[1]]))
         for x, y in zip(a, b, strict=True)
         if x and y
     ]
     return add(terms, c, fraction, result, floor)
+
+
+def scaled(
+    a: Sequence[float], b: Sequence[float], c: float, scales: tuple[float, float], formats: tuple[str, str]
+) -> float:
+    """32 products with one ue8m0 scale for each side."""
+    if not all(map(math.isfinite, (*a, *b, *scales, c))):
+        return sum((x * y * scales[0] * scales[1] for x, y in zip(a, b, strict=True)), c)
+    terms = [
+        (
+            Fraction(x) * Fraction(y) * Fraction(scales[0]) * Fraction(scales[1]),
+            exponent(x, LEAST[formats[0]]) + exponent(y, LEAST[formats[1]]) + sum(exponent(s, -127) for s in scales),
+        )
+        for x, y in zip(a, b, strict=True)
+        if x and y
+    ]
+    return add(terms, c, 25, "fp32", -133)
 
 
 def late_addend(

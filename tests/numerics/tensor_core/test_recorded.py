@@ -77,7 +77,7 @@ def changed(found: Instruction, **changes: object) -> Instruction:
 
 
 def tells_bits(path: Path, result: str) -> bool:
-    """Whether rows can tell one bit: not those that were rounded to fp16 or added late to c, but for fp8's of 13 bits."""
+    """Whether rows can tell one bit: not those that were rounded to fp16, but for 13 bits, or added late to c."""
     found = case(path, result)[0]
     return found.form == "chain" and (result == "fp32" or found.dot_add.fraction == 13)
 

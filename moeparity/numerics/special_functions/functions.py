@@ -193,7 +193,9 @@ def approximate(name: str, x: torch.Tensor, *, ftz: bool = False) -> torch.Tenso
     Raises KeyError for a name that is no value of `APPROXIMATE`.
     """
     block = _BLOCK_ON_CPU if x.device.type == "cpu" else _BLOCK
-    parts = [_block(_FUNCTIONS[name], part, ftz=ftz) for part in x.reshape(-1).split(block)]
+    flat = x.reshape(-1)
+    starts = range(0, max(1, flat.numel()), block)
+    parts = [_block(_FUNCTIONS[name], flat[start : start + block], ftz=ftz) for start in starts]
     return torch.cat(parts).reshape(x.shape)
 
 

@@ -23,8 +23,8 @@ def dot_add(arithmetic: DotAdd, terms: torch.Tensor, powers: torch.Tensor, adden
     powers [L, ..]: exponents of the terms, int16; a term is below 2^11 times 2 to its exponent. A sum of zero is +0; a
     sum whose result is cut to zero keeps its sign.
     """
-    own = exponents(addend, _LEAST[arithmetic.result])
-    largest = torch.maximum(powers.amax(0), own).clamp_(min=arithmetic.floor)
+    addend_powers = exponents(addend, _LEAST[arithmetic.result])
+    largest = torch.maximum(powers.amax(0), addend_powers).clamp_(min=arithmetic.floor)
     unit = largest - arithmetic.fraction
     per_unit = power_of_two(-unit)
     total = terms.mul(per_unit).trunc_().sum(0).add_(addend.mul(per_unit).trunc_())

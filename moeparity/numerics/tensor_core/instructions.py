@@ -210,23 +210,16 @@ def instruction(
 
     Raises ValueError, naming what the GPU has, if there is no such instruction, or several.
     """
-    architecture = ARCHITECTURES.get(gpu, gpu)
-    if architecture not in _FRACTIONS:
-        near = get_close_matches(gpu, ARCHITECTURES, n=1)
-        hint = f"Did you mean {near[0]!r}? " if near else ""
-        raise ValueError(
-            f"gpu: {gpu!r} has no known arithmetic. {hint}Known are {', '.join(ARCHITECTURES)} and their architectures "
-            f"({', '.join(_FRACTIONS)})."
-        )
+    architecture = _architecture(gpu)
     b = a if b is None else b
     for name in (a, b):
         if name not in FORMATS:
             raise ValueError(f"factors: {name!r} is no format of a tensor core. Known are {', '.join(FORMATS)}.")
     unit = _UNITS.get(architecture, ("mma",))[-1] if unit is None else unit
-    here = [row for row in INSTRUCTIONS if row.gpu == architecture and row.unit == unit]
+    rows = [row for row in INSTRUCTIONS if row.gpu == architecture and row.unit == unit]
     fitting = [
         row
-        for row in here
+        for row in rows
         if (row.a, row.b, row.dot_add.result.removesuffix("_e8m13")) == (a, b, result)
         and (None if row.scales is None else row.scales.format) == scales
         and (block is None or (row.scales is not None and row.scales.block == block))
@@ -234,9 +227,21 @@ def instruction(
     ]
     if len(fitting) == 1:
         return fitting[0]
-    asked = f"{gpu} {unit}: {a} x {b} -> {result}" + ("" if scales is None else f" with {scales} scales")
+    request = f"{gpu} {unit}: {a} x {b} -> {result}" + ("" if scales is None else f" with {scales} scales")
     if fitting:
         choices = "; ".join(f"{row.form}, {row.scales}" for row in fitting)
-        raise ValueError(f"{asked}: there are several. State block and form as one of: {choices}.")
-    known = ", ".join(dict.fromkeys(row.a for row in here)) or "nothing: it has no such unit"
-    raise ValueError(f"{asked}: the GPU has no such instruction. It multiplies {known}.")
+        raise ValueError(f"{request}: there are several. State block and form as one of: {choices}.")
+    formats = ", ".join(dict.fromkeys(row.a for row in rows)) or "nothing: it has no such unit"
+    raise ValueError(f"{request}: the GPU has no such instruction. It multiplies {formats}.")
+
+
+def _architecture(gpu: str) -> str:
+    architecture = ARCHITECTURES.get(gpu, gpu)
+    if architecture in _FRACTIONS:
+        return architecture
+    near = get_close_matches(gpu, ARCHITECTURES, n=1)
+    hint = f"Did you mean {near[0]!r}? " if near else ""
+    raise ValueError(
+        f"gpu: {gpu!r} has no known arithmetic. {hint}Known are {', '.join(ARCHITECTURES)} and their architectures "
+        f"({', '.join(_FRACTIONS)})."
+    )

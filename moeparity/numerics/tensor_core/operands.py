@@ -87,9 +87,9 @@ def _check_values(values: torch.Tensor, format_: InputFormat, name: str) -> None
     unit = power_of_two(exponents(values, format_.least).clamp(min=format_.least) - (format_.precision - 1))
     largest = torch.finfo(torch.bfloat16).max if format_.largest is None else format_.largest
     scaled = values / unit
-    held = (values == 0) | ~values.isfinite() | ((scaled == scaled.trunc()) & (values.abs() <= largest))
-    if not bool(held.all()):
-        wrong = values[~held]
+    valid = (values == 0) | ~values.isfinite() | ((scaled == scaled.trunc()) & (values.abs() <= largest))
+    if not bool(valid.all()):
+        wrong = values[~valid]
         raise ValueError(
             f"{name} holds {len(wrong):,} numbers that are no {format_.name}, the first {float(wrong[0])!r}. "
             f"Round it to {format_.name} first."

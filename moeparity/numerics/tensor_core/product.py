@@ -142,6 +142,6 @@ def _check_scales(
         return
     blocks = a.shape[-1] // instruction.scales.block
     wanted = ((*a.shape[:-1], blocks), (*b.shape[:-2], blocks, b.shape[-1]))
-    given = tuple(None if scales is None else tuple(scales.shape) for scales in (a_scales, b_scales))
-    if given != wanted:
-        raise ValueError(f"{instruction}: scales of a and b have shapes {given}; expected {wanted}.")
+    shapes = tuple(None if scales is None else tuple(scales.shape) for scales in (a_scales, b_scales))
+    if shapes != wanted:
+        raise ValueError(f"{instruction}: scales of a and b have shapes {shapes}; expected {wanted}.")

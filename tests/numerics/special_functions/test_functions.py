@@ -42,9 +42,9 @@ def patterns(x: torch.Tensor) -> list[int]:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_recorded_number_is_given(name: str) -> None:
     """Zeros, subnormals, infinities, NaN, borders of ranges, and drawn numbers."""
-    given = patterns(approximate(name, floats(torch.from_numpy(RECORDED["x"].astype(np.int64)))))
+    results = patterns(approximate(name, floats(torch.from_numpy(RECORDED["x"].astype(np.int64)))))
     wanted = RECORDED[name].tolist()
-    assert [(hex(x), hex(a), hex(b)) for x, a, b in zip(RECORDED["x"], given, wanted, strict=True) if a != b] == []
+    assert [(hex(x), hex(a), hex(b)) for x, a, b in zip(RECORDED["x"], results, wanted, strict=True) if a != b] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -66,8 +66,8 @@ PUBLISHED = {
 @pytest.mark.parametrize("x", PUBLISHED, ids=hex)
 def test_published_values(x: int) -> None:
     number = floats(torch.tensor([x]))
-    given = [approximate(name, number) for name in ("rcp", "rsqrt", "lg2")] + [approximate("ex2", -number)]
-    assert tuple(patterns(torch.cat(given))) == PUBLISHED[x]
+    results = [approximate(name, number) for name in ("rcp", "rsqrt", "lg2")] + [approximate("ex2", -number)]
+    assert tuple(patterns(torch.cat(results))) == PUBLISHED[x]
 
 
 def ulps_from_nearest(name: str, exponent: int) -> torch.Tensor:
@@ -96,7 +96,7 @@ SUBNORMAL, INFINITY, NAN = 0x00400000, 0x7F800000, 0x7FFFFFFF
 
 
 @pytest.mark.parametrize(
-    ("name", "x", "kept", "flushed"),
+    ("name", "x", "result", "flushed"),
     [
         ("rcp", SUBNORMAL, 0x7F000000, INFINITY),
         ("rcp", 0x7F000000, SUBNORMAL, 0),
@@ -111,18 +111,18 @@ SUBNORMAL, INFINITY, NAN = 0x00400000, 0x7F800000, 0x7FFFFFFF
         ("cos", SUBNORMAL, 0x3F800000, 0x3F800000),
     ],
 )
-def test_ftz_takes_subnormal_numbers_for_zeros(name: str, x: int, kept: int, flushed: int) -> None:
+def test_ftz_takes_subnormal_numbers_for_zeros(name: str, x: int, result: int, flushed: int) -> None:
     number = floats(torch.tensor([x]))
-    assert [patterns(approximate(name, number, ftz=ftz)) for ftz in (False, True)] == [[kept], [flushed]]
+    assert [patterns(approximate(name, number, ftz=ftz)) for ftz in (False, True)] == [[result], [flushed]]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_ftz_changes_nothing_else(name: str) -> None:
     bits = torch.from_numpy(RECORDED["x"].astype(np.int64))
     x = floats(bits[(bits & 0x7FFFFFFF) >= 0x00800000])
-    kept, flushed = (approximate(name, x, ftz=ftz) for ftz in (False, True))
-    subnormal = (kept.view(torch.int32) & 0x7FFFFFFF) < 0x00800000
-    assert patterns(kept[~subnormal]) == patterns(flushed[~subnormal])
+    whole, flushed = (approximate(name, x, ftz=ftz) for ftz in (False, True))
+    subnormal = (whole.view(torch.int32) & 0x7FFFFFFF) < 0x00800000
+    assert patterns(whole[~subnormal]) == patterns(flushed[~subnormal])
     assert [bits & 0x7FFFFFFF for bits in patterns(flushed[subnormal])] == [0] * int(subnormal.sum())
 
 

@@ -22,13 +22,13 @@ TINY = {"bf16": (2.0**-80, 2.0**-68), "tf32": (2.0**-80, 2.0**-68), "fp16": (2.0
 
 def every_number(format_: str) -> torch.Tensor:
     """All finite numbers of a format, as fp64."""
-    found = FORMATS[format_]
-    places = found.precision - 1
-    top = 127 if found.largest is None else math.frexp(found.largest)[1] - 1
+    layout = FORMATS[format_]
+    places = layout.precision - 1
+    top = 127 if layout.largest is None else math.frexp(layout.largest)[1] - 1
     fractions = torch.arange(1 << places, dtype=torch.float64) / (1 << places)
-    powers = torch.arange(found.least, top + 1, dtype=torch.float64)
-    values = torch.cat([fractions * 2.0**found.least, ((1 + fractions) * 2.0 ** powers[:, None]).flatten()])
-    values = values if found.largest is None else values[values <= found.largest]
+    powers = torch.arange(layout.least, top + 1, dtype=torch.float64)
+    values = torch.cat([fractions * 2.0**layout.least, ((1 + fractions) * 2.0 ** powers[:, None]).flatten()])
+    values = values if layout.largest is None else values[values <= layout.largest]
     return torch.cat([values, -values])
 
 
@@ -61,7 +61,7 @@ class Drawn:
     a_scales: torch.Tensor | None = None
     b_scales: torch.Tensor | None = field(default=None)
 
-    def given(self, instruction: Instruction | None = None) -> torch.Tensor:
+    def result(self, instruction: Instruction | None = None) -> torch.Tensor:
         """moeparity's result; `instruction`: another arithmetic on the same data."""
         scales = {}
         if self.a_scales is not None and self.b_scales is not None:
@@ -83,17 +83,17 @@ class Drawn:
         return c
 
     def _step(self, i: int, j: int, k: int, c: float) -> float:
-        found = self.instruction
-        arithmetic, formats = found.dot_add, (found.a, found.b)
-        a, b = (x[at, k : k + found.span].tolist() for x, at in ((self.a, i), (self.b, j)))
-        if found.form == "late addend":
+        instruction = self.instruction
+        arithmetic, formats = instruction.dot_add, (instruction.a, instruction.b)
+        a, b = (x[at, k : k + instruction.span].tolist() for x, at in ((self.a, i), (self.b, j)))
+        if instruction.form == "late addend":
             return scalar.late_addend(a, b, c, formats, arithmetic.result, arithmetic.floor)
-        if found.scales is None or self.a_scales is None or self.b_scales is None:
+        if instruction.scales is None or self.a_scales is None or self.b_scales is None:
             return scalar.dot_add(a, b, c, formats, arithmetic.fraction, arithmetic.result, arithmetic.floor)
-        at = slice(k // found.scales.block, (k + found.span) // found.scales.block)
+        at = slice(k // instruction.scales.block, (k + instruction.span) // instruction.scales.block)
         left, right = self.a_scales[i, at].tolist(), self.b_scales[j, at].tolist()
-        if found.form == "group scales":
-            return scalar.grouped(a, b, c, left, right, -6 if found.scales.format == "ue4m3" else -127)
+        if instruction.form == "group scales":
+            return scalar.grouped(a, b, c, left, right, -6 if instruction.scales.format == "ue4m3" else -127)
         return scalar.scaled(a, b, c, (left[0], right[0]), formats)
 
 

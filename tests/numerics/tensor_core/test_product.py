@@ -18,25 +18,25 @@ BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 
 def distinct() -> list[Instruction]:
     """One instruction for each arithmetic and format, and some of two formats."""
-    kept: dict[object, Instruction] = {}
+    rows: dict[object, Instruction] = {}
     for row in INSTRUCTIONS:
         if row.a == row.b or (row.a, row.b) in (("fp8_e4m3", "fp8_e5m2"), ("fp8_e5m2", "fp4_e2m1")):
-            kept.setdefault((row.a, row.b, row.dot_add, row.form, row.scales), row)
-    return list(kept.values())
+            rows.setdefault((row.a, row.b, row.dot_add, row.form, row.scales), row)
+    return list(rows.values())
 
 
-@pytest.mark.parametrize("found", distinct(), ids=str)
-def test_every_arithmetic_is_that_of_fractions(found: Instruction) -> None:
+@pytest.mark.parametrize("row", distinct(), ids=str)
+def test_every_arithmetic_is_that_of_fractions(row: Instruction) -> None:
     for seed, kind in enumerate(KINDS):
-        case = drawn(found, kind, seed)
-        assert torch.equal(int_view(case.given()), case.expected()), kind
+        case = drawn(row, kind, seed)
+        assert torch.equal(int_view(case.result()), case.expected()), kind
 
 
 BF16_ON_H100 = instruction("h100", "bf16")
 
 
 def bits(case: Drawn) -> torch.Tensor:
-    return int_view(case.given()) & 0x7FFFFFFF
+    return int_view(case.result()) & 0x7FFFFFFF
 
 
 def test_drawn_data_reach_the_corners() -> None:
@@ -46,25 +46,25 @@ def test_drawn_data_reach_the_corners() -> None:
     assert (bits(special) == 0x7FFFFFFF).any()
     assert ((bits(tiny) < 0x00800000) & (bits(tiny) > 0)).any()
     for floor in (-300, -126):
-        other = replace(BF16_ON_H100, dot_add=replace(BF16_ON_H100.dot_add, floor=floor))
-        assert not same_bits(tiny.given(other), tiny.given()), floor
+        variant = replace(BF16_ON_H100, dot_add=replace(BF16_ON_H100.dot_add, floor=floor))
+        assert not same_bits(tiny.result(variant), tiny.result()), floor
 
 
 @pytest.mark.parametrize("gpu", ["a100", "h100"])
 def test_cancelling_data_tell_arithmetics_apart(gpu: str) -> None:
     """A bit more or less, half a block, another GPU: each changes at least 1 % of fp32 results."""
-    found = instruction(gpu, "bf16")
-    case = drawn(found, "cancelling", 5, m=32, n=32)
-    given, arithmetic = case.given(), found.dot_add
-    others = {
+    row = instruction(gpu, "bf16")
+    case = drawn(row, "cancelling", 5, m=32, n=32)
+    result, arithmetic = case.result(), row.dot_add
+    variants = {
         "a bit less": replace(arithmetic, fraction=arithmetic.fraction - 1),
         "a bit more": replace(arithmetic, fraction=arithmetic.fraction + 1),
         "half a block": replace(arithmetic, products=arithmetic.products // 2),
         "another gpu": instruction({"a100": "h100", "h100": "a100"}[gpu], "bf16").dot_add,
     }
-    for name, other in others.items():
-        changed = case.given(replace(found, dot_add=other, span=other.products))
-        assert float((changed != given).double().mean()) >= 0.01, name
+    for name, variant in variants.items():
+        changed = case.result(replace(row, dot_add=variant, span=variant.products))
+        assert float((changed != result).double().mean()) >= 0.01, name
 
 
 VECTORS = {("v100", "fp16"): 0.0, ("a100", "fp16"): -0.5, ("l40s", "bf16"): -0.5, ("h100", "bf16"): -0.75,
@@ -75,11 +75,11 @@ VECTORS = {("v100", "fp16"): 0.0, ("a100", "fp16"): -0.5, ("l40s", "bf16"): -0.5
 @pytest.mark.parametrize(("gpu", "format_"), VECTORS)
 def test_the_published_sum_of_four(gpu: str, format_: str) -> None:
     """MMA-Sim (arXiv 2511.10909), equation 10: exactly -0.875."""
-    found = instruction(gpu, format_)
-    a, b = torch.zeros(1, found.span), torch.zeros(found.span, 1)
+    row = instruction(gpu, format_)
+    a, b = torch.zeros(1, row.span), torch.zeros(row.span, 1)
     a[0, :4] = torch.tensor([-(2.0**13), -0.5, -0.25, -0.125])
     b[:4, 0] = torch.tensor([2.0**10, 1, 1, 1])
-    assert float(multiply_add(found, a, b, torch.full((1, 1), 2.0**23))) == VECTORS[gpu, format_]
+    assert float(multiply_add(row, a, b, torch.full((1, 1), 2.0**23))) == VECTORS[gpu, format_]
 
 
 def test_zero_products_cut_what_was_added_before_on_hoppers_fp8() -> None:
@@ -90,12 +90,12 @@ def test_zero_products_cut_what_was_added_before_on_hoppers_fp8() -> None:
 
 
 def test_tf32_ignores_low_bits() -> None:
-    found = instruction("a100", "tf32")
+    row = instruction("a100", "tf32")
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(shape, generator=generator) for shape in ((5, 16), (16, 3)))
     cut_a, cut_b = ((x.view(torch.int32) & ~0x1FFF).view(FP32) for x in (a, b))
     assert not same_bits(a, cut_a)
-    assert same_bits(multiply_add(found, a, b), multiply_add(found, cut_a, cut_b))
+    assert same_bits(multiply_add(row, a, b), multiply_add(row, cut_a, cut_b))
 
 
 @pytest.mark.parametrize("dtype", [BF16, FP32])
@@ -130,10 +130,10 @@ def test_batches_and_blocks_of_rows_change_no_bit(monkeypatch: pytest.MonkeyPatc
 
 def test_dtypes_of_torch_are_taken_as_they_are() -> None:
     for format_, dtype in (("bf16", BF16), ("fp16", FP16), ("fp8_e4m3", torch.float8_e4m3fn)):
-        found = instruction("h100", format_)
+        row = instruction("h100", format_)
         x = torch.randn(4, 64, generator=torch.Generator().manual_seed(1)).to(dtype)
         b = x.mT.contiguous()
-        assert same_bits(multiply_add(found, x, b), multiply_add(found, x.float(), b.float()))
+        assert same_bits(multiply_add(row, x, b), multiply_add(row, x.float(), b.float()))
 
 
 SCALED = instruction("b200", "fp4_e2m1", scales="ue4m3")
@@ -141,7 +141,7 @@ ZEROS = torch.zeros(2, 64)
 
 
 @pytest.mark.parametrize(
-    ("found", "arguments", "sentence"),
+    ("row", "arguments", "sentence"),
     [
         (BF16_ON_H100, {"a": torch.zeros(2, 8, dtype=BF16)}, "K is 8, which 16 does not divide"),
         (BF16_ON_H100, {"a": torch.full((2, 64), 0.1)}, "a holds 128 numbers that are no bf16, the first 0.1"),
@@ -152,11 +152,11 @@ ZEROS = torch.zeros(2, 64)
         (SCALED, {"a": torch.full((2, 64), 7.0)}, "a holds 128 numbers that are no fp4_e2m1, the first 7.0"),
     ],
 )
-def test_what_does_not_fit_is_refused(found: Instruction, arguments: dict[str, torch.Tensor], sentence: str) -> None:
-    given = {"a": ZEROS, "b": ZEROS.mT} | arguments
+def test_what_does_not_fit_is_refused(row: Instruction, arguments: dict[str, torch.Tensor], sentence: str) -> None:
+    matrices = {"a": ZEROS, "b": ZEROS.mT} | arguments
     if "b" not in arguments:
-        given["b"] = torch.zeros(given["a"].shape[1], 2)
-    if found is SCALED and "a" in arguments:
-        given |= {"a_scales": torch.ones(2, 4), "b_scales": torch.ones(4, 2)}
+        matrices["b"] = torch.zeros(matrices["a"].shape[1], 2)
+    if row is SCALED and "a" in arguments:
+        matrices |= {"a_scales": torch.ones(2, 4), "b_scales": torch.ones(4, 2)}
     with pytest.raises(ValueError, match=sentence):
-        multiply_add(found, **given)
+        multiply_add(row, **matrices)

@@ -30,17 +30,17 @@ def case(path: Path, result: str) -> tuple[Instruction, torch.Tensor, torch.Tens
     a, b, c, d = (floats(rows[key]) for key in ("a", "b", "c", f"d_{result}"))
     # fp8 with an fp16 result was recorded of `mma`, which has another arithmetic on Hopper and Blackwell.
     unit = "mma" if gpu == "b200" or result == "fp16" else None
-    found = instruction({"ada": "l40s"}.get(gpu, gpu), format_, result=result, unit=unit)  # type: ignore[arg-type]
-    if found.unit == "wgmma" and name.startswith("e"):
+    row = instruction({"ada": "l40s"}.get(gpu, gpu), format_, result=result, unit=unit)  # type: ignore[arg-type]
+    if row.unit == "wgmma" and name.startswith("e"):
         c = torch.zeros_like(c)
-    missing = -a.shape[1] % found.span
+    missing = -a.shape[1] % row.span
     a, b = (torch.nn.functional.pad(x, (0, missing)) for x in (a, b))
-    return found, a[:, None], b[..., None], c[:, None, None].to(getattr(torch, f"float{result[2:]}")), d
+    return row, a[:, None], b[..., None], c[:, None, None].to(getattr(torch, f"float{result[2:]}")), d
 
 
-def differing(found: Instruction, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor) -> int:
-    given = multiply_add(found, a, b, c).flatten().float()
-    return int((given.view(torch.int32) != d.view(torch.int32)).sum())
+def differing(row: Instruction, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor) -> int:
+    results = multiply_add(row, a, b, c).flatten().float()
+    return int((results.view(torch.int32) != d.view(torch.int32)).sum())
 
 
 def ids(value: object) -> str:
@@ -57,14 +57,14 @@ def test_all_recorded_gpus_and_formats_are_here() -> None:
 
 @pytest.mark.parametrize(("path", "result"), RECORDED, ids=ids)
 def test_every_recorded_row_is_given(path: Path, result: str) -> None:
-    found, *tensors = case(path, result)
-    assert differing(found, *tensors) == 0
+    row, *tensors = case(path, result)
+    assert differing(row, *tensors) == 0
     # tf32 was recorded with 4 products of the 8 that one step takes.
-    assert found.evidence == ("read" if found.a == "tf32" and found.dot_add.products == 8 else "vectors")
+    assert row.evidence == ("read" if row.a == "tf32" and row.dot_add.products == 8 else "vectors")
 
 
 def test_what_rests_on_vectors_has_them() -> None:
-    shown = {(found.gpu, found.a, found.b, found.dot_add) for found, *_ in (case(*recorded) for recorded in RECORDED)}
+    shown = {(row.gpu, row.a, row.b, row.dot_add) for row, *_ in (case(*recorded) for recorded in RECORDED)}
     claimed = {(row.gpu, row.a, row.b, row.dot_add) for row in INSTRUCTIONS if row.evidence == "vectors"}
     assert claimed <= shown
     assert {gpu for gpu, *_ in claimed} == {
@@ -72,14 +72,14 @@ def test_what_rests_on_vectors_has_them() -> None:
     }
 
 
-def changed(found: Instruction, **changes: object) -> Instruction:
-    return replace(found, dot_add=replace(found.dot_add, **changes))  # type: ignore[arg-type]
+def changed(row: Instruction, **changes: object) -> Instruction:
+    return replace(row, dot_add=replace(row.dot_add, **changes))  # type: ignore[arg-type]
 
 
 def tells_bits(path: Path, result: str) -> bool:
     """Whether rows can tell one bit: not those that were rounded to fp16, but for 13 bits, or added late to c."""
-    found = case(path, result)[0]
-    return found.form == "chain" and (result == "fp32" or found.dot_add.fraction == 13)
+    row = case(path, result)[0]
+    return row.form == "chain" and (result == "fp32" or row.dot_add.fraction == 13)
 
 
 TELLING = [recorded for recorded in RECORDED if tells_bits(*recorded)]
@@ -89,18 +89,18 @@ LATE = [recorded for recorded in RECORDED if case(*recorded)[0].form == "late ad
 @pytest.mark.parametrize(("path", "result"), TELLING, ids=ids)
 @pytest.mark.parametrize("bits", [-1, 1])
 def test_one_fraction_bit_shows(path: Path, result: str, bits: int) -> None:
-    found, *tensors = case(path, result)
-    share = differing(changed(found, fraction=found.dot_add.fraction + bits), *tensors) / 1500
+    row, *tensors = case(path, result)
+    share = differing(changed(row, fraction=row.dot_add.fraction + bits), *tensors) / 1500
     assert 0.025 < share < 0.55, share
 
 
-@pytest.mark.parametrize(("path", "result"), [row for row in RECORDED if row not in LATE], ids=ids)
+@pytest.mark.parametrize(("path", "result"), [recorded for recorded in RECORDED if recorded not in LATE], ids=ids)
 def test_half_a_block_shows(path: Path, result: str) -> None:
     """But not of tf32 on Hopper and later, where only 4 of 8 products were recorded."""
-    found, *tensors = case(path, result)
-    half = found.dot_add.products // 2
-    share = differing(replace(changed(found, products=half), span=half), *tensors) / 1500
-    assert share == 0 if found.a == "tf32" and half == 4 else 0.06 < share < 0.32, share
+    row, *tensors = case(path, result)
+    half = row.dot_add.products // 2
+    share = differing(replace(changed(row, products=half), span=half), *tensors) / 1500
+    assert share == 0 if row.a == "tf32" and half == 4 else 0.06 < share < 0.32, share
 
 
 def nearest(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
@@ -119,10 +119,10 @@ def test_rounding_to_nearest_shows(path: Path, result: str) -> None:
 @pytest.mark.parametrize(("path", "result"), LATE, ids=ids)
 def test_halves_in_place_of_pairs_show_in_fp16(path: Path, result: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In fp32 the recorded sums of 32 fp8 products are exact in any order, and only the late c is seen."""
-    found, a, b, c, d = case(path, result)
+    row, a, b, c, d = case(path, result)
     monkeypatch.setattr(product, "_ALTERNATE", (list(range(16)), list(range(16, 32))))
-    share = differing(found, a, b, c, d) / 1500
+    share = differing(row, a, b, c, d) / 1500
     assert 0.2 < share < 0.34 if result == "fp16" else share == 0, share
     monkeypatch.undo()
-    early = replace(found, form="chain", span=16)
+    early = replace(row, form="chain", span=16)
     assert differing(early, a, b, c, d) / 1500 > 0.2

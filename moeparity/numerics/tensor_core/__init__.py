@@ -1,0 +1,1 @@
+"""The arithmetic of matrix instructions of GPUs, bit for bit, on any device of torch."""

@@ -1,4 +1,4 @@
-// A chain of truncated fused dot-adds on a CPU, 16 outputs at a time. Held to the eager form by compiled.py.
+// A chain of truncated fused dot-adds on a CPU, 8 outputs at a time. Held to the eager form by compiled.py.
 //
 // All rounding is toward zero while this runs, so that a conversion of a sum to fp32 cuts it off. Products of two
 // factors are exact in fp32, and so is a product times a power of two unless it falls below every kept bit. Where
@@ -11,7 +11,7 @@
 
 namespace {
 
-constexpr int LANES = 16;
+constexpr int LANES = 8;
 constexpr int ROWS = 64;        // rows that share a tile of b
 constexpr int ABSENT = -8192;   // exponent of a zero
 constexpr int SPECIAL = 16000;  // exponent of infinity and NaN
@@ -20,6 +20,7 @@ constexpr int LOW = -100, HIGH = 120;  // largest exponents for which fp32 does
 typedef float Floats __attribute__((vector_size(4 * LANES)));
 typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
 typedef int16_t Shorts __attribute__((vector_size(2 * LANES)));
+typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
 typedef double Doubles __attribute__((vector_size(8 * LANES)));
 
 struct Arithmetic {
@@ -59,25 +60,40 @@ struct Tile {
 
     // b [k0 .. k0 + L, n0 .. n0 + count], other lanes zero.
     void load(const Matrix& b, long k0, long n0, int count) {
-        for (int k = 0; k < L; k++) {
-            alignas(64) float row[LANES] = {};
-            if (count == LANES && b.column == 1 && b.bf16) {
-                const uint16_t* from = static_cast<const uint16_t*>(b.data) + (k0 + k) * b.row + n0;
-                for (int n = 0; n < LANES; n++) {
-                    const uint32_t bits = static_cast<uint32_t>(from[n]) << 16;
-                    std::memcpy(row + n, &bits, 4);
-                }
-            } else {
-                for (int n = 0; n < count; n++) row[n] = number(b, k0 + k, n0 + n);
-            }
-            std::memcpy(&values[k], row, sizeof row);
-            Ints bits;
-            std::memcpy(&bits, row, sizeof row);
-            bits &= 0x7fffffff;
-            Ints e = (bits >> 23) - 127;
-            e = e == 128 ? e * 0 + SPECIAL : e < b.least ? e * 0 + b.least : e;
-            exponents[k] = __builtin_convertvector(bits == 0 ? e * 0 + ABSENT : e, Shorts);
+        if (b.bf16 && count == LANES && (b.row == 1 || b.column == 1)) {
+            Halves halves[L];
+            load_halves(b, k0, n0, halves);
+            for (int k = 0; k < L; k++) keep(k, __builtin_convertvector(halves[k], Ints) << 16, b.least);
+            return;
         }
+        for (int k = 0; k < L; k++) {
+            float row[LANES] = {};
+            for (int n = 0; n < count; n++) row[n] = number(b, k0 + k, n0 + n);
+            Ints bits;
+            std::memcpy(&bits, row, sizeof bits);
+            keep(k, bits, b.least);
+        }
+    }
+
+    void load_halves(const Matrix& b, long k0, long n0, Halves* halves) {
+        const uint16_t* from = static_cast<const uint16_t*>(b.data) + k0 * b.row + n0 * b.column;
+        if (b.column == 1) {
+            for (int k = 0; k < L; k++) std::memcpy(&halves[k], from + k * b.row, sizeof halves[k]);
+            return;
+        }
+        uint16_t rows[LANES][L], columns[L][LANES];
+        for (int n = 0; n < LANES; n++) std::memcpy(rows[n], from + n * b.column, sizeof rows[n]);
+        for (int k = 0; k < L; k++)
+            for (int n = 0; n < LANES; n++) columns[k][n] = rows[n][k];
+        std::memcpy(halves, columns, sizeof columns);
+    }
+
+    void keep(int k, Ints bits, int least) {
+        std::memcpy(&values[k], &bits, sizeof bits);
+        bits &= 0x7fffffff;
+        Ints e = (bits >> 23) - 127;
+        e = e == 128 ? e * 0 + SPECIAL : e < least ? e * 0 + least : e;
+        exponents[k] = __builtin_convertvector(bits == 0 ? e * 0 + ABSENT : e, Shorts);
     }
 };
 

@@ -15,11 +15,12 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -42,7 +43,7 @@ _KEPT_BITS = {"fp32": -1, "fp32_e8m13": ~0x3FF}
 
 _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
 _MATRIX = [_POINTER, _LONG, _LONG, _INT, _INT]
-_ARGUMENTS = [*_MATRIX, *_MATRIX, _POINTER, _LONG, _LONG, _LONG, _INT, _INT, _INT, ctypes.c_int32]
+_ARGUMENTS: list[Any] = [*_MATRIX, *_MATRIX, _POINTER, _LONG, _LONG, _LONG, _INT, _INT, _INT, ctypes.c_int32]
 
 _WORK = {"products": 0}
 """Asked for so far."""
@@ -52,12 +53,12 @@ _WORK = {"products": 0}
 class Library:
     """What was compiled: its function, or why there is none."""
 
-    function: ctypes._CFuncPtr | None
+    function: Callable[..., int] | None
     why_eager: str | None = None
 
 
-def pays(instruction: Instruction, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, executor: Executor) -> bool:
-    """Whether the compiled form is there for this product, and is due."""
+def pays(instruction: Instruction, a: torch.Tensor, c: torch.Tensor, executor: Executor) -> bool:
+    """Whether the compiled form is there for a product of a [batch, M, K] plus c [batch, M, N], and is due."""
     fits = instruction.form == "chain" and instruction.dot_add.result != "fp16" and a.device.type == "cpu"
     if not fits or executor == "eager" or a.shape[-1] == 0 or c.numel() == 0:
         return False
@@ -76,7 +77,7 @@ def product(instruction: Instruction, a: torch.Tensor, b: torch.Tensor, c: torch
 
 
 def _product(
-    function: ctypes._CFuncPtr, instruction: Instruction, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor
+    function: Callable[..., int], instruction: Instruction, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor
 ) -> torch.Tensor:
     formats, arithmetic = (FORMATS[instruction.a], FORMATS[instruction.b]), instruction.dot_add
     left, right = (numbers(x, format_, name) for x, format_, name in zip((a, b), formats, "ab", strict=True))
@@ -90,7 +91,7 @@ def _product(
     return eager.with_one_nan(result)
 
 
-def _matrix(x: torch.Tensor, least: int) -> tuple[int, int, int, int, int]:
+def _matrix(x: torch.Tensor, least: int) -> tuple[int, ...]:
     return x.data_ptr(), *x.stride(), int(x.dtype == torch.bfloat16), least
 
 
@@ -165,7 +166,7 @@ def _trials() -> Iterator[tuple[Instruction, torch.Tensor, torch.Tensor, torch.T
             a, b = (_drawn(row.a, size, least, most, generator) for size in shape)
             if row.a == "bf16":
                 a, b = a.bfloat16(), b.bfloat16()
-            yield row, a, b, _drawn("tf32", (1, 5, 19), least, most, generator)
+            yield row, a, b, _drawn("tf32", (1, 5, 19), 2 * least, min(2 * most, 127), generator)
 
 
 def _drawn(format_: str, shape: tuple[int, ...], least: int, most: int, generator: torch.Generator) -> torch.Tensor:

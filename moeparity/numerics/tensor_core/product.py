@@ -38,11 +38,11 @@ def multiply_add(
     addend = (torch.zeros((), dtype=dtype, device=a.device) if c is None else c).expand(shape)
     # With one matrix b for all, the batch of a is more rows.
     batch = batch if b.dim() > 2 else ()
-    matrices = [_stack(x, batch) for x in (a, b, addend)]
-    if a_scales is None and b_scales is None and compiled.pays(instruction, *matrices, executor):
-        return compiled.product(instruction, *matrices).reshape(shape)
+    left, right, addend = (_stack(x, batch) for x in (a, b, addend))
+    if compiled.pays(instruction, left, addend, executor):
+        return compiled.product(instruction, left, right, addend).reshape(shape)
     scales = [None if x is None else _stack(x, batch) for x in (a_scales, b_scales)]
-    return eager.product(instruction, *matrices, *scales).reshape(shape)
+    return eager.product(instruction, left, right, addend, *scales).reshape(shape)
 
 
 def _stack(x: torch.Tensor, batch: tuple[int, ...]) -> torch.Tensor:

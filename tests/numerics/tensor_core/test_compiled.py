@@ -53,7 +53,7 @@ def test_batches_and_strides() -> None:
     for left, right in ((a, b), (a, b[0]), (a[..., ::2, :], b), (a.mT.contiguous().mT, b[..., :7])):
         rows, columns = left.shape[-2], right.shape[-1]
         addend = c[..., :rows, :columns]
-        eager, quick = (multiply_add(BF16, left, right, addend, executor=way) for way in ("eager", "compiled"))  # type: ignore[arg-type]
+        eager, quick = (multiply_add(BF16, left, right, addend, executor=way) for way in ("eager", "compiled"))
         assert same_bits(eager, quick)
 
 

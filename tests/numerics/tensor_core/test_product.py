@@ -159,4 +159,4 @@ def test_what_does_not_fit_is_refused(row: Instruction, arguments: dict[str, tor
     if row is SCALED and "a" in arguments:
         matrices |= {"a_scales": torch.ones(2, 4), "b_scales": torch.ones(4, 2)}
     with pytest.raises(ValueError, match=sentence):
-        multiply_add(row, **matrices)
+        multiply_add(row, **matrices)  # type: ignore[arg-type]

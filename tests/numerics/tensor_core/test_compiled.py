@@ -99,12 +99,12 @@ def result() -> torch.Tensor:
 @with_compiler
 def test_it_is_compiled_once(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert compiled.library().function is not None
-    (kept,) = (fresh / "compiled").iterdir()
-    assert kept.suffix == ".so"
+    (library,) = (fresh / "compiled").iterdir()
+    assert library.suffix == ".so"
     compiled.library.cache_clear()
-    made = kept.stat().st_mtime_ns
+    written = library.stat().st_mtime_ns
     assert compiled.library().function is not None
-    assert kept.stat().st_mtime_ns == made
+    assert library.stat().st_mtime_ns == written
     monkeypatch.setattr(compiled, "_FLAGS", (*compiled._FLAGS, "-DOTHER"))
     compiled.library.cache_clear()
     assert compiled.library().function is not None

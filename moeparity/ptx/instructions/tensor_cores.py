@@ -34,21 +34,21 @@ def _(opcode: Opcode) -> Operation:
     if format_ not in _INPUTS or opcode.types[2] != format_:
         raise opcode.unknown(f"factors known: {', '.join(_INPUTS)}")
     arithmetic = _arithmetic(opcode, _INPUTS[format_][0])
-    left = k // 4
+    words = k // 4
 
     def compute(lanes: Lanes, *registers: Array) -> Any:
         warps = np.unique(lanes.index // WARP)
         values = [_by_warp(lanes, value, warps) for value in registers]
-        a = _halves(values[:left], np.zeros((warps.size, 16, k), np.uint16), _a_places(k), (0, 1))
-        b = _halves(values[left : left + k // 8], np.zeros((warps.size, k, 8), np.uint16), _b_places(k), (1, 0))
+        a = _halves(values[:words], np.zeros((warps.size, 16, k), np.uint16), _a_places(k), (0, 1))
+        b = _halves(values[words : words + k // 8], np.zeros((warps.size, k, 8), np.uint16), _b_places(k), (1, 0))
         c = np.zeros((warps.size, 16, 8), np.float32)
-        for (rows, columns), value in zip(_c_places(), values[left + k // 8 :], strict=True):
+        for (rows, columns), value in zip(_c_places(), values[words + k // 8 :], strict=True):
             c[:, rows, columns] = value
         d = _product(arithmetic, a, b, c, _INPUTS[format_][1])
         at = np.searchsorted(warps, lanes.index // WARP), lanes.index % WARP
         return tuple(d[:, rows, columns][at] for rows, columns in _c_places())
 
-    sources = ("b32",) * (left + k // 8) + ("f32",) * 4
+    sources = ("b32",) * (words + k // 8) + ("f32",) * 4
     return Operation(
         results=("f32",) * 4, sources=sources, compute=compute, lanes=True, sync=Sync.WARP, whole=True
     )  # fmt: skip

@@ -16,7 +16,7 @@ WARPS = 2
 
 def launched(target: str, name: str, registers: np.ndarray, k: int) -> np.ndarray:
     """d [warps * 32, 4] of registers [warps * 32, words] that each thread reads: a, b, c."""
-    words, a_words = registers.shape[1], k // 4
+    words, of_a = registers.shape[1], k // 4
     names = [f"%r{10 + i}" for i in range(words - 4)]
     loads = "".join(f"ld.global.b32 {register}, [%o+{4 * i}];" for i, register in enumerate(names))
     loads += "".join(f"ld.global.f32 %f{i}, [%o+{4 * (words - 4 + i)}];" for i in range(4))
@@ -29,7 +29,7 @@ def launched(target: str, name: str, registers: np.ndarray, k: int) -> np.ndarra
 .reg .b32 %r<40>; .reg .f32 %f<8>; .reg .b64 %o; .reg .b64 %q;
 ld.param.u64 %o, [in]; ld.param.u64 %q, [out]; mov.u32 %r0, %tid.x;
 mad.wide.u32 %o, %r0, {4 * words}, %o; mad.wide.u32 %q, %r0, 16, %q; {loads}
-{name} {{%f4, %f5, %f6, %f7}}, {{{", ".join(names[:a_words])}}}, {{{", ".join(names[a_words:])}}}, {{%f0, %f1, %f2, %f3}};
+{name} {{%f4, %f5, %f6, %f7}}, {{{", ".join(names[:of_a])}}}, {{{", ".join(names[of_a:])}}}, {{%f0, %f1, %f2, %f3}};
 {stores} ret;
 }}
 """

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pwd
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -144,6 +145,22 @@ def measured(path: Path, role: str) -> tuple[int, int]:
 
 def _too_large(size: int, allowed: int) -> UnreadableError:
     return UnreadableError(f"it holds {size:,} bytes; at most {allowed:,} are read ({LIMIT_FACTOR} raises that)")
+
+
+def cache_folder() -> Path | None:
+    """`$MOEPARITY_CACHE`, else `$XDG_CACHE_HOME/moeparity`, else `~/.cache/moeparity`; None without a home."""
+    if folder := os.environ.get("MOEPARITY_CACHE"):
+        return Path(folder)
+    shared = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if shared.is_absolute():
+        return shared / "moeparity"
+    home = Path(os.environ.get("HOME", ""))
+    if not home.is_absolute():
+        try:
+            home = Path(pwd.getpwuid(os.getuid()).pw_dir)
+        except KeyError:
+            return None
+    return home / ".cache" / "moeparity"
 
 
 @contextmanager

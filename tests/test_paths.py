@@ -101,3 +101,28 @@ def test_an_output_that_something_wanted_to_read_is_not_written(tmp_path: Path) 
         for name in ("unread", "new"):
             paths.refuse_asked_for("--json", tmp_path / name)
     paths.refuse_asked_for("--json", tmp_path / "read")
+
+
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MOEPARITY_CACHE", str(tmp_path))
+    assert paths.cache_folder() == tmp_path
+    monkeypatch.delenv("MOEPARITY_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert paths.cache_folder() == tmp_path / "moeparity"
+    monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert paths.cache_folder() == tmp_path / ".cache" / "moeparity"
+
+
+@pytest.mark.parametrize("home", ["", None, "relative"])
+def test_without_a_home_it_is_never_below_the_root(monkeypatch: pytest.MonkeyPatch, home: str | None) -> None:
+    monkeypatch.delenv("MOEPARITY_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("HOME")
+    if home is not None:
+        monkeypatch.setenv("HOME", home)
+    folder = paths.cache_folder()
+    assert folder is not None
+    assert folder.is_relative_to(Path(f"~{os.environ.get('USER', 'root')}").expanduser())
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    assert paths.cache_folder() is None

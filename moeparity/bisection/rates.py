@@ -23,7 +23,7 @@ from moeparity import paths
 from moeparity.bisection.observe import observe
 from moeparity.bisection.pipeline import first_toggles
 from moeparity.bisection.prepare import prepare
-from moeparity.bisection.resume.cache import cache_folder, prepared
+from moeparity.bisection.resume.cache import prepared
 from moeparity.engine.calibration import Clock, measured_rates
 from moeparity.engine.duration import CALLS, Rates
 from moeparity.errors import MoeparityError, display_path
@@ -106,7 +106,7 @@ def _key(dtypes: Sequence[str], device: torch.device) -> dict[str, str]:
 
 
 def _file(key: Mapping[str, str]) -> Path | None:
-    folder = cache_folder()
+    folder = paths.cache_folder()
     if folder is None:
         return None
     try:

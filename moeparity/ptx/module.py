@@ -195,7 +195,7 @@ class Module:
     def _program(self, layout: Layout, *, interleaved: bool) -> tuple[Segment, ...]:
         key = layout.kernel.name, interleaved
         if key not in self._programs:
-            self._programs[key] = program_of(layout, self._approximations, interleaved=interleaved)
+            self._programs[key] = program_of(layout, self._approximations, self.target, interleaved=interleaved)
         return self._programs[key]
 
 

@@ -35,14 +35,14 @@ class _Bound:
 
 
 def program_of(
-    layout: Layout, approximations: Mapping[str, Callable[..., Any]], *, interleaved: bool
+    layout: Layout, approximations: Mapping[str, Callable[..., Any]], target: str, *, interleaved: bool
 ) -> tuple[Segment, ...]:
     """The segments of a kernel. Raises UnknownInstruction, which names every instruction that is not known."""
     bound: list[_Bound] = []
     unknown: dict[str, str] = {}
     for statement in layout.kernel.statements:
         try:
-            bound.append(_bind(statement, layout, approximations))
+            bound.append(_bind(statement, layout, approximations, target))
         except UnknownInstruction as error:
             unknown.setdefault(statement.opcode, str(error))
     if unknown:
@@ -56,11 +56,13 @@ def program_of(
     return (*segments, Segment(line=0, steps=(), next=len(segments), ends=True))
 
 
-def _bind(statement: Statement, layout: Layout, approximations: Mapping[str, Callable[..., Any]]) -> _Bound:
+def _bind(
+    statement: Statement, layout: Layout, approximations: Mapping[str, Callable[..., Any]], target: str
+) -> _Bound:
     guard = None if statement.guard is None else reader(statement.guard, "pred", statement, layout)
     if statement.opcode.split(".")[0] in _JUMPS:
         return _Bound(statement, None, guard=guard)
-    operation = operation_of(statement, approximations)
+    operation = operation_of(statement, approximations, target)
     if not operation.results and not operation.sources and not operation.lanes:
         return _Bound(statement, operation, guard=guard)
     operands = operands_of(statement)

@@ -39,6 +39,8 @@ class Opcode:
     statement: Statement
     approximations: Mapping[str, Callable[..., Any]]
     """Name of an approximate instruction, `.ftz` aside -> what it is taken to compute."""
+    target: str
+    """Architecture of the file, such as `sm_90a`."""
 
     def has(self, modifier: str) -> bool:
         """Whether a modifier stands in the name."""
@@ -125,12 +127,12 @@ def declare(*roots: str, modifiers: str = "") -> Callable[[Maker], Maker]:
     return enter
 
 
-def operation_of(statement: Statement, approximations: Mapping[str, Callable[..., Any]]) -> Operation:
+def operation_of(statement: Statement, approximations: Mapping[str, Callable[..., Any]], target: str) -> Operation:
     """What a statement does. Raises UnknownInstruction."""
     root, *parts = statement.opcode.split(".")
     types = tuple(part for part in parts if part in TYPES)
     modifiers = frozenset(part for part in parts if part not in TYPES)
-    opcode = Opcode(statement.opcode, root, types, modifiers, statement, approximations)
+    opcode = Opcode(statement.opcode, root, types, modifiers, statement, approximations, target)
     declaration = DECLARATIONS.get(opcode.root)
     if declaration is None:
         raise opcode.unknown("no instruction begins so in docs/ptx.md")

@@ -26,6 +26,7 @@ SMALL = {
     "census": ("--steps", "4"),
     "doctor": ("FOLDER", "--cases", "1"),
     "shares": ("--tokens", "16", "--hidden", "64", "--ranks", "2"),
+    "tensor_core": ("--inner", "64", "--columns", "16"),
     "traced": ("sdpa",),
     "weights": ("--megabytes", "1"),
 }

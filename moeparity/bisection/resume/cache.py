@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import pwd
 import secrets
 import shutil
 import stat
@@ -17,22 +16,6 @@ from moeparity import paths
 KEPT_DAYS = 30
 """What a killed run left is removed by the next run after so many days."""
 _KEY_BYTES = 32
-
-
-def cache_folder() -> Path | None:
-    """`$MOEPARITY_CACHE`, else `$XDG_CACHE_HOME/moeparity`, else `~/.cache/moeparity`; None without a home."""
-    if folder := os.environ.get("MOEPARITY_CACHE"):
-        return Path(folder)
-    shared = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if shared.is_absolute():
-        return shared / "moeparity"
-    home = Path(os.environ.get("HOME", ""))
-    if not home.is_absolute():
-        try:
-            home = Path(pwd.getpwuid(os.getuid()).pw_dir)
-        except KeyError:
-            return None
-    return home / ".cache" / "moeparity"
 
 
 def prepared(folder: Path) -> bytes:

@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from moeparity import paths
-from moeparity.bisection.resume.cache import cache_folder, prepared
+from moeparity.bisection.resume.cache import prepared
 from moeparity.bisection.resume.codec import Codec, CodecError
 from moeparity.errors import MoeparityError, display_path
 from moeparity.output.writing import write_tensors
@@ -39,7 +39,7 @@ class PieceStore:
 
     def __init__(self, fingerprint: str, codec: Codec, cache: Path | None = None, *, run: Path | None = None) -> None:
         self.fingerprint, self.codec, self._lasts = fingerprint, codec, run is not None
-        cache = cache or cache_folder()
+        cache = cache or paths.cache_folder()
         folder = run or cache
         self.folder = None if folder is None else folder / "passes" / fingerprint
         # Pieces are signed with the user's own key; without one, with a key that no other process has.

@@ -54,7 +54,7 @@ def operand(instruction: Instruction, x: torch.Tensor, scales: torch.Tensor | No
     Raises ValueError if x holds numbers that the format lacks.
     """
     format_ = FORMATS[instruction.a if name == "a" else instruction.b]
-    values = _values(x, format_, name)
+    values = numbers(x, format_, name).to(torch.float64)
     powers = exponents(values, format_.least)
     if scales is None or instruction.scales is None:
         return Operand(values, powers)
@@ -71,21 +71,23 @@ def _spread(scales: torch.Tensor, times: int) -> torch.Tensor:
     return scales.repeat_interleave(times, dim=0)
 
 
-def _values(x: torch.Tensor, format_: InputFormat, name: str) -> torch.Tensor:
-    """fp64 values of numbers in a format; of tf32, what is left of an fp32 without its low 13 bits."""
-    if format_.name == "tf32":
-        # A NaN whose payload lies in the low bits stays one.
-        cut = (x.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32)
-        return torch.where(x.isnan(), x, cut).to(torch.float64)
-    values = x.to(torch.float64)
+def numbers(x: torch.Tensor, format_: InputFormat, name: str) -> torch.Tensor:
+    """What an instruction reads of a matrix called `name`, as bf16 or fp32; of tf32 fp32 without their low 13 bits.
+
+    Raises ValueError if x holds numbers that the format lacks.
+    """
     if format_.container != str(x.dtype).removeprefix("torch."):
-        _check_values(values, format_, name)
-    return values
+        _check_values(x.to(torch.float64), format_, name)
+    x = x if x.dtype == torch.bfloat16 else x.to(torch.float32)
+    if format_.name != "tf32" or x.dtype != torch.float32:
+        return x
+    # A NaN whose payload lies in the low bits stays one.
+    return torch.where(x.isnan(), x, (x.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32))
 
 
 def _check_values(values: torch.Tensor, format_: InputFormat, name: str) -> None:
     unit = power_of_two(exponents(values, format_.least).clamp(min=format_.least) - (format_.precision - 1))
-    largest = torch.finfo(torch.bfloat16).max if format_.largest is None else format_.largest
+    largest = torch.finfo(torch.float32).max if format_.largest is None else format_.largest
     scaled = values / unit
     valid = (values == 0) | ~values.isfinite() | ((scaled == scaled.trunc()) & (values.abs() <= largest))
     if not bool(valid.all()):

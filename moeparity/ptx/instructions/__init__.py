@@ -13,6 +13,7 @@ from moeparity.ptx.instructions import (
     packed,
     predicates,
     refused,
+    tensor_cores,
     warps,
 )
 
@@ -29,5 +30,6 @@ __all__ = [
     "packed",
     "predicates",
     "refused",
+    "tensor_cores",
     "warps",
 ]

@@ -1,4 +1,4 @@
-"""Where the cache is, whose it is, and what is removed from it."""
+"""Whose the cache is, and what is removed from it."""
 
 from __future__ import annotations
 
@@ -10,32 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from moeparity.bisection.resume.cache import KEPT_DAYS, cache_folder, prepared
-
-
-def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("MOEPARITY_CACHE", str(tmp_path))
-    assert cache_folder() == tmp_path
-    monkeypatch.delenv("MOEPARITY_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / "moeparity"
-    monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / ".cache" / "moeparity"
-
-
-@pytest.mark.parametrize("home", ["", None, "relative"])
-def test_without_a_home_it_is_never_below_the_root(monkeypatch: pytest.MonkeyPatch, home: str | None) -> None:
-    monkeypatch.delenv("MOEPARITY_CACHE")
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.delenv("HOME")
-    if home is not None:
-        monkeypatch.setenv("HOME", home)
-    folder = cache_folder()
-    assert folder is not None
-    assert folder.is_relative_to(Path(f"~{os.environ.get('USER', 'root')}").expanduser())
-    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
-    assert cache_folder() is None
+from moeparity.bisection.resume.cache import KEPT_DAYS, prepared
 
 
 def test_the_key_is_one_for_all_runs_and_nobody_elses(tmp_path: Path) -> None:

@@ -63,12 +63,11 @@ class Drawn:
 
     def result(self, instruction: Instruction | None = None) -> torch.Tensor:
         """moeparity's result; `instruction`: another arithmetic on the same data."""
-        scales = {}
-        if self.a_scales is not None and self.b_scales is not None:
-            scales = {"a_scales": self.a_scales, "b_scales": self.b_scales.mT}
         # fp32 holds the numbers of every format.
         a, b = self.a.float(), self.b.float().mT
-        return multiply_add(instruction or self.instruction, a, b, self.c, **scales)
+        columns = None if self.b_scales is None else self.b_scales.mT
+        row = instruction or self.instruction
+        return multiply_add(row, a, b, self.c, a_scales=self.a_scales, b_scales=columns)
 
     def expected(self) -> torch.Tensor:
         """Integers [M, N]: bits of what fractions give."""

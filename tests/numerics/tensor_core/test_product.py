@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from moeparity.numerics.bits import int_view, same_bits
-from moeparity.numerics.tensor_core import product
+from moeparity.numerics.tensor_core import eager
 from moeparity.numerics.tensor_core.instructions import INSTRUCTIONS, Instruction, instruction
 from moeparity.numerics.tensor_core.product import multiply_add
 from tests.numerics.tensor_core.drawn import KINDS, Drawn, drawn
@@ -123,7 +123,7 @@ def test_batches_and_blocks_of_rows_change_no_bit(monkeypatch: pytest.MonkeyPatc
     one_for_all = multiply_add(BF16_ON_H100, a, b[0], c)
     assert same_bits(multiply_add(BF16_ON_H100, a, b[:1], c), one_for_all)
     for terms in (1, 16 * 7 * 2, 16 * 7 * 5 * 2):
-        monkeypatch.setattr(product, "_TERMS_ON_CPU", terms)
+        monkeypatch.setattr(eager, "_TERMS_ON_CPU", terms)
         assert same_bits(multiply_add(BF16_ON_H100, a, b, c), whole)
         assert same_bits(multiply_add(BF16_ON_H100, a, b[0], c), one_for_all)
 
@@ -159,4 +159,4 @@ def test_what_does_not_fit_is_refused(row: Instruction, arguments: dict[str, tor
     if row is SCALED and "a" in arguments:
         matrices |= {"a_scales": torch.ones(2, 4), "b_scales": torch.ones(4, 2)}
     with pytest.raises(ValueError, match=sentence):
-        multiply_add(row, **matrices)
+        multiply_add(row, **matrices)  # type: ignore[arg-type]

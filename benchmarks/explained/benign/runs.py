@@ -23,7 +23,7 @@ VOCAB = 300
 """Below which tokens are drawn."""
 THREADS = 2
 Batch = tuple[Tensor, Tensor]
-"""Ids and the mask, both [B, T] int64."""
+"""Ids and the mask, both [B, T] int64; positions are counted in each sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,8 @@ def answers_of_run(number: int, seed: int, program: Any, model: str, checkpoint:
 
 
 def _captured(program: Any, batches: Sequence[Batch], folder: Path) -> Path:
-    with recorded(folder), torch.no_grad():
+    with recorded(folder, level="op,module"), torch.no_grad():
         for ids, mask in batches:
-            program(ids, attention_mask=mask, use_cache=False)
+            positions = (mask.cumsum(-1) - 1).clamp_min(0)
+            program(ids, attention_mask=mask, position_ids=positions, use_cache=False)
     return folder

@@ -77,13 +77,11 @@ def cases(folder: Path, seed: int, program: Program) -> Iterator[Case]:
         if stale and not earlier.exists():
             _step_before(right, wrong, earlier)
         previous = (earlier,) if stale else ()
-        yield Case(
-            name=name, program=program, folder=wrong, right=right, planted=planted, previous=previous, run=run
-        )
+        yield Case(name=name, program=program, folder=wrong, right=right, planted=planted, previous=previous, run=run)
 
 
 def _drawn_changes(seed: int, program: Program) -> Iterator[tuple[str, Sequence[Change]]]:
-    """Each change alone, then pairs: of these no half is stale, since a checkpoint of the step before has one change."""
+    """Each change alone, then pairs, none of which is stale: a checkpoint of the step before has one change."""
     fitting = [change for change, (models, _) in CHANGES.items() if program.model in models]
     yield from ((change.__name__, [change]) for change in fitting)
     draw = Random(f"{seed} {program.label}")  # noqa: S311

@@ -31,8 +31,8 @@ PLACES = {
 class Outcome:
     """What was said of one run of a program: the first start, and how it is called.
 
-    planted: the nodes of its faults, none of a run without one. status: of `diff`. outside: whether no order of the same
-    sums explains what begins there. same: whether the requests were added at the same steps as in the good run.
+    planted: the nodes of its faults, none of a run without one. status: of `diff`. outside: whether no order of the
+    same sums explains what begins there. same: whether the requests were added at the same steps as in the good run.
     """
 
     program: str
@@ -58,9 +58,7 @@ class Outcome:
     def module_right(self) -> bool:
         """Whether it begins in the module that shows the fault's node."""
         last = {node.rpartition(".")[2] for node in self.planted}
-        return self.layer_right and any(
-            word in self.path for name in last for word in PLACES.get(name, (name,))
-        )
+        return self.layer_right and any(word in self.path for name in last for word in PLACES.get(name, (name,)))
 
     def as_json(self) -> str:
         """To be read again by `of_json`."""

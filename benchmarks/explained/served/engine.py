@@ -1,8 +1,8 @@
 """A real vLLM on a CPU, in its own environment, that serves checkpoints under a capture: `python engine.py JOBS`.
 
-JOBS is a JSON file: `source`, the folder of this project; and `jobs`, each a checkpoint's `folder` and `runs`. A run has
-`prompts`, `new`, `arrivals`; `trace`, the folder that it is captured in; and `answer`, the file that it is written to:
-of each request `tokens` and `logprobs` (fp64). One process serves all of them; an answer that is there is not made
+JOBS is a JSON file: `source`, the folder of this project; and `jobs`, each a checkpoint's `folder` and `runs`. A run
+has `prompts`, `new`, `arrivals`; `trace`, the folder that it is captured in; and `answer`, the file that it is written
+to: of each request `tokens` and `logprobs` (fp64). One process serves all of them; an answer that is there is not made
 again.
 """
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.explained.served.cases import Case
+from benchmarks.explained.served.changes import CHANGES
 from moeparity.evidence.explain.report import Explained
 from moeparity.evidence.explain.trace import Request, explain_trace
 from moeparity.progress import Stop
@@ -74,6 +75,16 @@ class Named:
         return self.fault in NAMES
 
     @property
+    def is_pair(self) -> bool:
+        """Whether the run has another fault too."""
+        return "+" in self.run
+
+    @property
+    def cause(self) -> str:
+        """The class of causes that the fault is of."""
+        return next(cause for change, (_, cause) in CHANGES.items() if change.__name__ == self.fault)
+
+    @property
     def node_right(self) -> bool:
         """Whether nodes of the fault differ from what the profile gives, and none that is of no fault."""
         return bool(self.differ) and not self.innocent
@@ -98,9 +109,7 @@ def named_faults(case: Case) -> Iterator[Named]:
     compared = explain_trace(request, stop=Stop(seconds=0))
     differ = tuple(dict.fromkeys(node.node for node in compared.nodes if not node.as_started))
     innocent = tuple(name for name in differ if not _of(case.nodes, name))
-    of_run = partial(
-        Named, program=case.program.label, run=case.name, compared=len(compared.nodes), innocent=innocent
-    )
+    of_run = partial(Named, program=case.program.label, run=case.name, compared=len(compared.nodes), innocent=innocent)
     if not case.planted:
         yield of_run(fault="", differ=differ, says=(), right=not differ, seconds=time.process_time() - begin)
     for name, planted in case.planted.items():

@@ -1,4 +1,4 @@
-"""The programs in whose checkpoints faults are planted: a server and a trainer, each with its models and its profile."""
+"""The programs in whose checkpoints faults are planted: a server and a trainer, with their models and profiles."""
 
 from __future__ import annotations
 

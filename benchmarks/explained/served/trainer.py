@@ -14,12 +14,13 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from tests.real.trl_run import reward, tokenizer
 from trl import GRPOConfig, GRPOTrainer
 
 
 def trainer(folder: str) -> Any:
     """The trainer of a checkpoint in bf16, as it is before its first step."""
+    from tests.real.trl_run import reward, tokenizer  # noqa: PLC0415  the path to it is part of what is asked
+
     arguments = GRPOConfig(
         output_dir=tempfile.mkdtemp(), use_cpu=True, report_to=[], save_strategy="no", disable_tqdm=True, bf16=False,
         per_device_train_batch_size=4, num_generations=2, model_init_kwargs={"dtype": "bfloat16"},
@@ -37,13 +38,14 @@ def captured(of: Any, run: dict[str, Any], capture: Any) -> None:
     mask = [[1] * len(row) + [0] * (width - len(row)) for row in run["prompts"]]
     ids, real = torch.tensor(rows), torch.tensor(mask)
     with capture(run["trace"], level="op,module", save=["*"], stacks=False, stats=False), torch.no_grad():
-        logprobs, *_ = of._get_per_token_logps_and_entropies(of.model, ids, real, width - 1, len(rows))
+        logprobs, *_ = of._get_per_token_logps_and_entropies(of.model, ids, real, width - 1, len(rows))  # noqa: SLF001
     Path(run["answer"]).write_text(json.dumps({"logprobs": logprobs.tolist()}), "utf-8")
 
 
 def main(jobs_file: str) -> None:
     """Every job whose answers are not there."""
     document = json.loads(Path(jobs_file).read_text("utf-8"))
+    sys.path.append(document["source"])
     from moeparity.evidence.capture.context import capture  # noqa: PLC0415  TRL is imported first
 
     torch.set_num_threads(1)

@@ -51,9 +51,9 @@ class Case:
 
 
 def cases(folder: Path, seed: int, program: Program) -> Iterator[Case]:
-    """A good run; further runs without a fault, half of which have their requests added at other steps; each change
-    that can happen to the model; and pairs of two changes at once. A seed draws layers, experts, numbers, prompts and
-    steps. Checkpoints that are there are not made again.
+    """A good run; further runs without a fault, half of which have their requests added at other steps; runs with a
+    change, and with two at once. A seed draws changes, layers, experts, numbers, prompts and steps. Checkpoints that are
+    there are not made again.
     """
     right = folder / program.label / "right"
     if not right.exists():
@@ -81,10 +81,10 @@ def cases(folder: Path, seed: int, program: Program) -> Iterator[Case]:
 
 
 def _drawn_changes(seed: int, program: Program) -> Iterator[tuple[str, Sequence[Change]]]:
-    """Each change alone, then pairs, none of which is stale: a checkpoint of the step before has one change."""
-    fitting = [change for change, (models, _) in CHANGES.items() if program.model in models]
-    yield from ((change.__name__, [change]) for change in fitting)
+    """Changes alone, then pairs, none of which is stale: a checkpoint of the step before has one change."""
     draw = Random(f"{seed} {program.label}")  # noqa: S311
+    fitting = [change for change, (models, _) in CHANGES.items() if program.model in models]
+    yield from ((change.__name__, [change]) for change in draw.sample(fitting, program.changes))
     lasting = [change for change in fitting if CHANGES[change][1] != STALE]
     for _ in range(program.pairs):
         both = draw.sample(lasting, 2)

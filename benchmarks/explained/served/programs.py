@@ -23,16 +23,17 @@ def _train(jobs_file: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A program with one model: `profile` is what it computes by, `run` asks its process for jobs in a file, `clean`
-    is how many runs without a fault it has, `pairs` how many with two.
+    """A program with one model: `profile` is what it computes by, `run` asks its process for jobs in a file, `changes`
+    is how many runs with a fault it has, `pairs` how many with two, `clean` how many without.
     """
 
     name: str
     model: str
     profile: str
     run: Callable[[Path], None]
-    clean: int
+    changes: int
     pairs: int
+    clean: int
 
     @property
     def label(self) -> str:
@@ -47,9 +48,8 @@ class Program:
 
 
 PROGRAMS = (
-    *(
-        Program(name="vLLM", model=model, profile=PROFILE, run=_serve, clean=10, pairs=4)
-        for model in ("qwen3_moe", "mixtral", "gpt_oss")
-    ),
-    Program(name="TRL", model="qwen3_moe", profile="hf-default", run=_train, clean=0, pairs=2),
+    Program(name="vLLM", model="qwen3_moe", profile=PROFILE, run=_serve, changes=16, pairs=2, clean=10),
+    Program(name="vLLM", model="mixtral", profile=PROFILE, run=_serve, changes=8, pairs=1, clean=4),
+    Program(name="vLLM", model="gpt_oss", profile=PROFILE, run=_serve, changes=6, pairs=1, clean=4),
+    Program(name="TRL", model="qwen3_moe", profile="hf-default", run=_train, changes=6, pairs=1, clean=0),
 )

@@ -52,8 +52,8 @@ class Case:
 
 def cases(folder: Path, seed: int, program: Program) -> Iterator[Case]:
     """A good run; further runs without a fault, half of which have their requests added at other steps; runs with a
-    change, and with two at once. A seed draws changes, layers, experts, numbers, prompts and steps. Checkpoints that are
-    there are not made again.
+    change, and with two at once. A seed draws changes, layers, experts, numbers, prompts and steps. Checkpoints that
+    are there are not made again.
     """
     right = folder / program.label / "right"
     if not right.exists():

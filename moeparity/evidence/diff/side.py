@@ -7,12 +7,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, chain
+from pathlib import Path
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from moeparity.errors import TraceError, Where
+from moeparity.evidence.maps.module_map import map_of
 from moeparity.evidence.trace.digest import row_digests, value_digest
 from moeparity.evidence.trace.reader import Contents, RankTrace
 from moeparity.evidence.trace.records import Call, Head, Value
@@ -92,6 +94,16 @@ class Side:
             for number in call.written.values():
                 parts.setdefault(self.value(number).storage, []).append(call)
         return makers
+
+    @cached_property
+    def node_values(self) -> Mapping[int, str]:
+        """By what each value looks at, the graph's value that it is, where a shipped map fits the modules."""
+        calls = [call for call in self.calls if call.phase == "forward"]
+        try:
+            module_map = map_of([call for call in calls if call.level == "module"], Where(Path(self.folder)))
+        except TraceError:
+            return {}
+        return {self.root_of(number): name for number, name in module_map.names(calls).items()}
 
     @cached_property
     def _of_modules(self) -> frozenset[int]:

@@ -28,14 +28,17 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """What was said of a run: by `diff`, its status and whether no order of the same sums explains a start; by
+    """What was said of a run: by `diff`, its status and how its starts lie to other orders of the same sums; by
     `explain` from the program's own profile on, the nodes that it does not find as they should be.
+
+    inside: whether other orders explain every start of a run that fails. outside: whether none explains some start.
     """
 
     number: int
     model: str
     change: str
     status: str
+    inside: bool
     outside: bool
     accused: tuple[str, ...]
     nodes: int
@@ -121,6 +124,7 @@ def answers_of_run(number: int, seed: int, program: Any, model: str, checkpoint:
         model=model,
         change=change,
         status=report.status,
+        inside=report.status == "fail" and {start.orders.verdict for start in report.starts} == {"inside"},
         outside=any(start.orders.verdict == "outside" for start in report.starts),
         accused=tuple(node.node for node in answer.nodes if not node.as_started),
         nodes=len(answer.nodes),

@@ -98,8 +98,12 @@ _HEAD = (
 def _row(words: str, some: Sequence[Said]) -> str:
     statuses = Counter(each.status for each in some)
     counts = [len(some), *(statuses[status] for status in ("pass", "inconclusive", "fail"))]
-    said = [sum(each.inside for each in some), sum(each.outside for each in some), sum(bool(s.accused) for s in some)]
-    return f"| {words} | {' | '.join(map(str, [*counts, *said]))} |"
+    verdicts = [
+        sum(each.inside for each in some),
+        sum(each.outside for each in some),
+        sum(bool(s.accused) for s in some),
+    ]
+    return f"| {words} | {' | '.join(map(str, [*counts, *verdicts]))} |"
 
 
 def _together(every: Sequence[Said]) -> str:

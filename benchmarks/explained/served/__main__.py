@@ -73,7 +73,7 @@ def names_of(others: Sequence[Case]) -> Iterator[Named]:
     for case in others:
         file = case.own_folder / "named.json"
         if not file.exists():
-            file.write_text(json.dumps([named.as_json() for named in named_faults(case)]), "utf-8")
+            file.write_text(json.dumps([answer.as_json() for answer in named_faults(case)]), "utf-8")
         yield from map(Named.of_json, json.loads(file.read_text("utf-8")))
 
 

@@ -87,8 +87,8 @@ def _drawn_changes(seed: int, program: Program) -> Iterator[tuple[str, Sequence[
     yield from ((change.__name__, [change]) for change in draw.sample(fitting, program.changes))
     lasting = [change for change in fitting if CHANGES[change][1] != STALE]
     for _ in range(program.pairs):
-        both = draw.sample(lasting, 2)
-        yield "+".join(change.__name__ for change in both), both
+        pair = draw.sample(lasting, 2)
+        yield "+".join(change.__name__ for change in pair), pair
 
 
 def _changed(changes: Sequence[Change], right: Path, wrong: Path, draw: Random) -> dict[str, Planted]:

@@ -114,8 +114,8 @@ def test_the_other_of_two_exchanged_experts_need_not_be_suspected(eager: BoundGr
         every = fault_places(eager.graph, nodes[EXPERTS].node, suspects)
         return [name for (_, name), _ in every if name.startswith("fault experts-exchanged(expert")]
 
-    others = [other for other in range(experts_of(nodes[EXPERTS].node)) if other != EXPERT]
-    assert places(EXPERT) == [f"fault experts-exchanged(expert={EXPERT}, other={other})" for other in others]
+    experts = [expert for expert in range(experts_of(nodes[EXPERTS].node)) if expert != EXPERT]
+    assert places(EXPERT) == [f"fault experts-exchanged(expert={EXPERT}, other={expert})" for expert in experts]
     assert places(EXPERT, OTHER).count(f"fault experts-exchanged(expert={EXPERT}, other={OTHER})") == 1
     assert f"fault experts-exchanged(expert={OTHER}, other={EXPERT})" not in places(EXPERT, OTHER)
 

@@ -13,7 +13,7 @@ from moeparity.ops.measured import SCORES
 from moeparity.ops.memory import INTEGER, Call, Memory, Shapes
 
 BEFORE, AFTER = "before_topk", "after_topk"
-START = "start"
+START, LOGSUMEXP = "start", "logsumexp"
 SHARED_SCALINGS = ("shared_add", "shared_fma")
 """Places where the routed sum is scaled as the shared expert is added to it."""
 _BEFORE: Condition = {"timing": (BEFORE, None)}
@@ -106,11 +106,21 @@ ROUTER = Op(
             "(Megatron-LM, gpt-oss), which sums to one by itself",
         ),
         Attribute(
+            name="normalizer",
+            kind="form",
+            default="sum",
+            values=("sum", LOGSUMEXP),
+            when_parameters={"score": ("softmax",), "renormalize": (False,)},
+            says="scores that stay as they are: a softmax; or exp(x - logsumexp(x)), each step rounded to the dtype of "
+            "`scores` (vLLM on a CPU)",
+        ),
+        Attribute(
             name="softmax",
             kind="form",
             default="native",
             values=("native", "divide", "reciprocal"),
             when_parameters={"score": ("softmax",)},
+            when={"normalizer": ("sum", None)},
             says="torch's own kernel; or exp(x - max), divided by its sum (SGLang), or multiplied with the sum's "
             "reciprocal (vLLM's topk_softmax)",
         ),
@@ -119,7 +129,11 @@ ROUTER = Op(
             kind="form",
             default="torch",
             values=("torch", "cuda", "cuda_fast"),
-            when={"softmax": ("divide", "reciprocal", None), "sigmoid": ("exp", "tanh", None)},
+            when={
+                "softmax": ("divide", "reciprocal", None),
+                "sigmoid": ("exp", "tanh", None),
+                "normalizer": ("sum", None),
+            },
             says="whose exp and tanh: torch's, CUDA's, or CUDA's with -use_fast_math (__expf); of CUDA's the "
             "approximate instructions are taken to be correctly rounded",
         ),

@@ -35,6 +35,7 @@ PARAMETERS: dict[str, Any] = {
 }
 AT: dict[str, Any] = {
     "timing": "before_topk",
+    "normalizer": "sum",
     "softmax": "native",
     "math": "torch",
     "denominator": "native",
@@ -262,6 +263,20 @@ def test_softmax_over_the_chosen_logits(timing: str, scores: str, weights: str) 
     if timing == "after_topk":
         assert changes({}, {"timing": timing})
         assert changes({}, {"timing": timing, "softmax": "reciprocal", "denominator": "sequential", "scores": scores})
+
+
+@pytest.mark.parametrize("scores", ["bf16", "fp32"])
+def test_what_is_taken_from_logsumexp(scores: str) -> None:
+    """exp(x - logsumexp(x)) of the chosen, step by step in the dtype of the scores, as vLLM's CPURouter has it."""
+    logits = random(3, 7, EXPERTS, dtype=BF16)
+    values, chosen = logits.to(NAMES[scores]).topk(TOP_K, dim=-1)
+    powers = (values - logits.to(NAMES[scores]).logsumexp(-1, keepdim=True)).exp()
+    p, at = PARAMETERS | {"renormalize": False}, AT | {site: NAMES[AT[site]] for site in SITES}
+    at |= {"normalizer": "logsumexp", "rank_on": "logits", "tie_break": "torch_topk", "scores": NAMES[scores]}
+    ids, weights = router(logits, w={}, p=p, at=at)
+    assert torch.equal(ids, chosen)
+    assert_bits(weights, powers.float())
+    assert not torch.equal(weights, router(logits, w={}, p=p, at=at | {"normalizer": "sum"})[1])
 
 
 def test_ranked_on_logits() -> None:

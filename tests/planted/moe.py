@@ -11,6 +11,8 @@ MODEL_OF = {
     **{f"router:{name}": "glm4_moe" for name in ("correction", "chosen")},
     # With a routed_scaling_factor.
     **{f"router:{name}": "deepseek_v3" for name in ("renormalize", "scaling", "quotient")},
+    # Scores that are not renormalised.
+    "router:normalizer": "olmoe",
     "combine:shared": "deepseek_v3",
     "experts:score_site=input": "qwen3_moe_top1",
     **{f"experts:{name}": "gpt_oss" for name in ("unbiased", "biased", "gain", "sigmoid", "shifted")},
@@ -30,6 +32,7 @@ BACKGROUND: dict[str, dict[str, Value]] = {
             "renormalize",
             "timing",
             "softmax",
+            "normalizer",
             "math",
             "denominator",
             "sigmoid",

@@ -23,19 +23,22 @@ VOCAB = 300
 """Below which tokens are drawn."""
 THREADS = 2
 Batch = tuple[Tensor, Tensor]
-"""Ids and the mask, both [B, T] int64."""
+"""Ids and the mask, both [B, T] int64; positions are counted in each sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """What was said of a run: by `diff`, its status and whether no order of the same sums explains a start; by
+    """What was said of a run: by `diff`, its status and how its starts lie to other orders of the same sums; by
     `explain` from the program's own profile on, the nodes that it does not find as they should be.
+
+    inside: whether other orders explain every start of a run that fails. outside: whether none explains some start.
     """
 
     number: int
     model: str
     change: str
     status: str
+    inside: bool
     outside: bool
     accused: tuple[str, ...]
     nodes: int
@@ -121,6 +124,7 @@ def answers_of_run(number: int, seed: int, program: Any, model: str, checkpoint:
         model=model,
         change=change,
         status=report.status,
+        inside=report.status == "fail" and {start.orders.verdict for start in report.starts} == {"inside"},
         outside=any(start.orders.verdict == "outside" for start in report.starts),
         accused=tuple(node.node for node in answer.nodes if not node.as_started),
         nodes=len(answer.nodes),
@@ -129,7 +133,8 @@ def answers_of_run(number: int, seed: int, program: Any, model: str, checkpoint:
 
 
 def _captured(program: Any, batches: Sequence[Batch], folder: Path) -> Path:
-    with recorded(folder), torch.no_grad():
+    with recorded(folder, level="op,module"), torch.no_grad():
         for ids, mask in batches:
-            program(ids, attention_mask=mask, use_cache=False)
+            positions = (mask.cumsum(-1) - 1).clamp_min(0)
+            program(ids, attention_mask=mask, position_ids=positions, use_cache=False)
     return folder

@@ -1,21 +1,23 @@
-"""The cases that a seed draws, as folders with a faulty checkpoint each, and what the engine's process is asked."""
+"""The cases that a seed draws, as folders with a faulty checkpoint each, and what the program's process is asked."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import torch
 from safetensors.torch import load_file, save_file
 
-from benchmarks.explained.served.changes import CHANGES, Change
+from benchmarks.explained.served.changes import CHANGES, STALE, Change
 from benchmarks.explained.served.loaded import Loaded, Planted
+from benchmarks.explained.served.programs import Program
 from tests.checkpoint_factory import FILE
-from tests.real.served import PLAIN, checkpoint, drawn_prompts
+from tests.real.served import checkpoint, drawn_prompts
 
 LENGTHS, NEW, ARRIVALS = (24, 10, 3, 17), 4, (0, 1, 2, 4)
 LATEST = 6
@@ -24,45 +26,79 @@ LATEST = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A run of a server: it loads `folder`, and should load `right`; `planted` is None where nothing is wrong."""
+    """A run of a program: it loads `folder`, and should load `right`; what is planted in it, by the change's name.
+
+    previous: checkpoints of the step before, where something is stale.
+    """
 
     name: str
+    program: Program
     folder: Path
     right: Path
-    planted: Planted | None
+    planted: Mapping[str, Planted] = field(default_factory=dict)
+    previous: tuple[Path, ...] = ()
     run: Mapping[str, Any]
 
+    @property
+    def own_folder(self) -> Path:
+        """Where its trace lies, and what was said of it."""
+        return Path(self.run["answer"]).parent
 
-def cases(folder: Path, seed: int, model: str, clean: int) -> Iterator[Case]:
-    """A good run; further runs without a fault, half of which have their requests added at other steps; and each change
-    that can happen to the model. A seed draws layers, experts, numbers, prompts and steps. Checkpoints that are there
-    are not made again.
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Where its faults show, as selectors."""
+        return tuple(node for planted in self.planted.values() for node in planted.nodes)
+
+
+def cases(folder: Path, seed: int, program: Program) -> Iterator[Case]:
+    """A good run; further runs without a fault, half of which have their requests added at other steps; runs with a
+    change, and with two at once. A seed draws changes, layers, experts, numbers, prompts and steps. Checkpoints that
+    are there are not made again.
     """
-    right = folder / model / "right"
+    right = folder / program.label / "right"
     if not right.exists():
-        checkpoint(model, right)
+        checkpoint(program.model, right)
     vocab = int(json.loads((right / "config.json").read_text("utf-8"))["vocab_size"])
     prompts = drawn_prompts(LENGTHS, vocab, seed=seed)
-    for number in range(-1, clean):
+    for number in range(-1, program.clean):
         draw = Random(f"{seed} {number}")  # noqa: S311
         others = [0, *(draw.randrange(LATEST) for _ in prompts[1:])]
-        arrivals = list(ARRIVALS) if number < clean // 2 else others
+        arrivals = list(ARRIVALS) if number < program.clean // 2 else others
         name = "good" if number < 0 else f"clean-{number}"
-        yield _case(name, folder / model / name, (right, right), None, {"prompts": prompts, "arrivals": arrivals})
-    for change in (change for change, models in CHANGES.items() if model in models):
-        case_folder = folder / model / change.__name__
-        planted = _changed(change, right, case_folder / "checkpoint", Random(f"{seed} {model} {change.__name__}"))  # noqa: S311
-        run = {"prompts": prompts, "arrivals": list(ARRIVALS)}
-        yield _case(change.__name__, case_folder, (case_folder / "checkpoint", right), planted, run)
+        run = _run(folder / program.label / name, {"prompts": prompts, "arrivals": arrivals})
+        yield Case(name=name, program=program, folder=right, right=right, run=run)
+    for name, changes in _drawn_changes(seed, program):
+        case_folder = folder / program.label / name
+        run = _run(case_folder, {"prompts": prompts, "arrivals": list(ARRIVALS)})
+        draw = Random(f"{seed} {program.label} {name}")  # noqa: S311
+        wrong, earlier = case_folder / "checkpoint", case_folder / "earlier"
+        planted = _changed(changes, right, wrong, draw)
+        stale = any(CHANGES[change][1] == STALE for change in changes)
+        if stale and not earlier.exists():
+            _step_before(right, wrong, earlier)
+        previous = (earlier,) if stale else ()
+        yield Case(name=name, program=program, folder=wrong, right=right, planted=planted, previous=previous, run=run)
 
 
-def _changed(change: Change, right: Path, wrong: Path, draw: Random) -> Planted:
-    """The change, and its checkpoint in `wrong`."""
+def _drawn_changes(seed: int, program: Program) -> Iterator[tuple[str, Sequence[Change]]]:
+    """Changes alone, then pairs, none of which is stale: a checkpoint of the step before has one change."""
+    draw = Random(f"{seed} {program.label}")  # noqa: S311
+    fitting = [change for change, (models, _) in CHANGES.items() if program.model in models]
+    yield from ((change.__name__, [change]) for change in draw.sample(fitting, program.changes))
+    lasting = [change for change in fitting if CHANGES[change][1] != STALE]
+    for _ in range(program.pairs):
+        pair = draw.sample(lasting, 2)
+        yield "+".join(change.__name__ for change in pair), pair
+
+
+def _changed(changes: Sequence[Change], right: Path, wrong: Path, draw: Random) -> dict[str, Planted]:
+    """The changes, and their checkpoint in `wrong`."""
     tensors = {name: tensor.clone() for name, tensor in load_file(right / FILE).items()}
     config = json.loads((right / "config.json").read_text("utf-8"))
     experts = int(config.get("num_experts", config.get("num_local_experts", 0)))
     chosen = {layer: list(range(experts)) for layer in range(int(config["num_hidden_layers"]))}
-    planted = change(Loaded(tensors=tensors, config=config, draw=draw, chosen=chosen))
+    loaded = Loaded(tensors=tensors, config=config, draw=draw, chosen=chosen)
+    planted = {change.__name__: change(loaded) for change in changes}
     if not wrong.exists():
         shutil.copytree(right, wrong)
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, wrong / FILE, {"format": "pt"})
@@ -70,17 +106,29 @@ def _changed(change: Change, right: Path, wrong: Path, draw: Random) -> Planted:
     return planted
 
 
-def _case(
-    name: str, case_folder: Path, checkpoints: tuple[Path, Path], planted: Planted | None, request: Mapping[str, Any]
-) -> Case:
+def _step_before(right: Path, wrong: Path, earlier: Path) -> None:
+    """The checkpoint of the step before, in `earlier`: what is stale in the run has its weights, all others moved."""
+    earlier.mkdir()
+    weights, stale = load_file(right / FILE), load_file(wrong / FILE)
+    random = torch.Generator().manual_seed(1)
+    moved = {
+        name: stale[name]
+        if not torch.equal(stale[name], tensor)
+        else (tensor + 0.02 * torch.randn(tensor.shape, generator=random) * tensor.float().std()).to(tensor.dtype)
+        for name, tensor in weights.items()
+    }
+    save_file({name: tensor.contiguous() for name, tensor in moved.items()}, earlier / FILE, {"format": "pt"})
+    (earlier / "config.json").write_text((right / "config.json").read_text("utf-8"), "utf-8")
+
+
+def _run(case_folder: Path, request: Mapping[str, Any]) -> dict[str, Any]:
     case_folder.mkdir(parents=True, exist_ok=True)
-    run = {**request, "new": NEW, "trace": str(case_folder / "trace"), "answer": str(case_folder / "answer.json")}
-    return Case(name=name, folder=checkpoints[0], right=checkpoints[1], planted=planted, run=run)
+    return {**request, "new": NEW, "trace": str(case_folder / "trace"), "answer": str(case_folder / "answer.json")}
 
 
 def jobs(every: Sequence[Case]) -> list[dict[str, Any]]:
-    """What the engine's process is asked: each checkpoint is loaded once."""
+    """What a program's process is asked: each checkpoint is loaded once."""
     by_folder: dict[Path, list[Mapping[str, Any]]] = {}
     for case in every:
         by_folder.setdefault(case.folder, []).append(case.run)
-    return [{"folder": str(folder), "engine": PLAIN, "runs": runs} for folder, runs in by_folder.items()]
+    return [{"folder": str(folder), "runs": runs} for folder, runs in by_folder.items()]

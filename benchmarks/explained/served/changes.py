@@ -140,7 +140,7 @@ def stale_experts(of: Loaded) -> Planted:
 def stale_router(of: Loaded) -> Planted:
     """A router is of the step before."""
     layer = of.layer()
-    _noise(of.of(layer, "mlp.gate.weight"), of.draw)
+    _noise(of.router(layer), of.draw)
     return _at(f"layers[{layer}].moe.gate")
 
 
@@ -288,38 +288,43 @@ def expert_bias_zeroed(of: Loaded) -> Planted:
     return Planted(nodes=(_combine(layer),))
 
 
-CHANGES: Mapping[Change, tuple[str, ...]] = {
-    experts_exchanged: ("qwen3_moe", "mixtral"),
-    down_exchanged: ("qwen3_moe", "mixtral"),
-    experts_turned: ("qwen3_moe", "mixtral"),
-    another_expert: ("qwen3_moe", "mixtral"),
-    expert_zeroed: ("qwen3_moe", "mixtral"),
-    expert_scaled: ("qwen3_moe", "mixtral"),
-    gate_and_up: ("qwen3_moe", "mixtral"),
-    gate_and_up_of_one: ("qwen3_moe", "mixtral"),
-    experts_of_another_layer: ("qwen3_moe", "mixtral"),
-    stale_expert: ("qwen3_moe", "mixtral"),
-    stale_experts: ("qwen3_moe",),
-    stale_router: ("qwen3_moe",),
-    stale_head: ("qwen3_moe", "mixtral"),
-    stale_embedding: ("qwen3_moe", "mixtral"),
-    tied_head: ("qwen3_moe", "mixtral"),
-    zeroed_keys: ("qwen3_moe", "mixtral"),
-    scaled_values: ("qwen3_moe", "mixtral"),
-    projection_of_another_layer: ("qwen3_moe", "mixtral"),
-    norm_of_another_layer: ("qwen3_moe", "mixtral"),
-    key_norm_of_ones: ("qwen3_moe",),
-    final_norm_of_ones: ("qwen3_moe", "mixtral"),
-    interleaved_queries: ("qwen3_moe",),
-    rolled_expert: ("qwen3_moe", "mixtral"),
-    quantised_values: ("qwen3_moe", "mixtral"),
-    other_theta: ("qwen3_moe", "mixtral"),
-    other_renormalisation: ("qwen3_moe",),
-    fewer_experts: ("qwen3_moe", "mixtral"),
-    other_eps: ("qwen3_moe", "mixtral"),
-    other_window: ("gpt_oss",),
-    query_bias_left_out: ("gpt_oss",),
-    sinks_of_another_layer: ("gpt_oss",),
-    expert_bias_zeroed: ("gpt_oss",),
+QWEN, MIXTRAL, GPT_OSS = "qwen3_moe", "mixtral", "gpt_oss"
+BY_EXPERT, EVERY = (QWEN, MIXTRAL), (QWEN, MIXTRAL, GPT_OSS)
+"""Models whose experts are tensors of their own, and whose projections have no bias; all."""
+WEIGHTS, STALE = "weights: layout, conversion", "weights: not synced"
+QUANTISED, FORMULA = "quantisation grid", "model formula"
+CHANGES: Mapping[Change, tuple[tuple[str, ...], str]] = {
+    experts_exchanged: (BY_EXPERT, WEIGHTS),
+    down_exchanged: (BY_EXPERT, WEIGHTS),
+    experts_turned: (BY_EXPERT, WEIGHTS),
+    another_expert: (BY_EXPERT, WEIGHTS),
+    expert_zeroed: (BY_EXPERT, WEIGHTS),
+    expert_scaled: (BY_EXPERT, WEIGHTS),
+    gate_and_up: (BY_EXPERT, WEIGHTS),
+    gate_and_up_of_one: (BY_EXPERT, WEIGHTS),
+    experts_of_another_layer: (BY_EXPERT, WEIGHTS),
+    stale_expert: (BY_EXPERT, STALE),
+    stale_experts: (BY_EXPERT, STALE),
+    stale_router: (EVERY, STALE),
+    stale_head: (EVERY, STALE),
+    stale_embedding: (EVERY, STALE),
+    tied_head: (EVERY, WEIGHTS),
+    zeroed_keys: (BY_EXPERT, WEIGHTS),
+    scaled_values: (BY_EXPERT, WEIGHTS),
+    projection_of_another_layer: (BY_EXPERT, WEIGHTS),
+    norm_of_another_layer: (EVERY, WEIGHTS),
+    key_norm_of_ones: ((QWEN,), WEIGHTS),
+    final_norm_of_ones: (EVERY, WEIGHTS),
+    interleaved_queries: ((QWEN,), WEIGHTS),
+    rolled_expert: (BY_EXPERT, WEIGHTS),
+    quantised_values: (EVERY, QUANTISED),
+    other_theta: (EVERY, FORMULA),
+    other_renormalisation: ((QWEN,), FORMULA),
+    fewer_experts: (EVERY, FORMULA),
+    other_eps: (EVERY, FORMULA),
+    other_window: ((GPT_OSS,), FORMULA),
+    query_bias_left_out: ((GPT_OSS,), WEIGHTS),
+    sinks_of_another_layer: ((GPT_OSS,), WEIGHTS),
+    expert_bias_zeroed: ((GPT_OSS,), WEIGHTS),
 }
-"""Each with the models that it can happen to."""
+"""Each with the models that it can happen to, and the class of causes that it is of."""

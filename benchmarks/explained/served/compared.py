@@ -13,27 +13,29 @@ from moeparity.evidence.diff.run import diff
 
 LAYER = re.compile(r"layers[\[.](\d+)")
 PLACES = {
-    "combine": "experts",
-    "router": "experts",
-    "rope": "rotary_emb",
-    "attend": "attn",
-    "q_proj": "qkv_proj",
-    "k_proj": "qkv_proj",
-    "v_proj": "qkv_proj",
-    "embed": "embed_tokens",
-    "lm_head": "logits_processor",
+    "combine": ("experts",),
+    "router": ("experts", "gate", "router"),
+    "rope": ("rotary_emb",),
+    "attend": ("attn",),
+    "gate": ("gate", "router"),
+    "q_proj": ("qkv_proj", "q_proj"),
+    "k_proj": ("qkv_proj", "k_proj"),
+    "v_proj": ("qkv_proj", "v_proj"),
+    "embed": ("embed_tokens",),
+    "lm_head": ("logits_processor", "lm_head"),
 }
-"""By the last name of a node, what stands in the path of the module of vLLM that shows it."""
+"""By the last name of a node, what stands in the path of the module that shows it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What was said of one run: the first start, and how it is called.
+    """What was said of one run of a program: the first start, and how it is called.
 
-    planted: the nodes of a fault, none of a run without one. status: of `diff`. outside: whether no order of the same
-    sums explains what begins there. same: whether the requests were added at the same steps as in the good run.
+    planted: the nodes of its faults, none of a run without one. status: of `diff`. outside: whether no order of the
+    same sums explains what begins there. same: whether the requests were added at the same steps as in the good run.
     """
 
+    program: str
     name: str
     planted: tuple[str, ...]
     status: str
@@ -56,7 +58,7 @@ class Outcome:
     def module_right(self) -> bool:
         """Whether it begins in the module that shows the fault's node."""
         last = {node.rpartition(".")[2] for node in self.planted}
-        return self.layer_right and any(PLACES.get(name, name) in self.path for name in last)
+        return self.layer_right and any(word in self.path for name in last for word in PLACES.get(name, (name,)))
 
     def as_json(self) -> str:
         """To be read again by `of_json`."""
@@ -75,8 +77,9 @@ def outcome(good: Case, case: Case) -> Outcome:
     report = diff(Path(good.run["trace"]), Path(case.run["trace"]))
     first = report.starts[0] if report.starts else None
     return Outcome(
+        program=case.program.label,
         name=case.name,
-        planted=() if case.planted is None else case.planted.nodes,
+        planted=case.nodes,
         status=report.status,
         path="" if first is None else first.path or "outside modules",
         says="" if first is None else f"{first.kind}: {first.slot}",

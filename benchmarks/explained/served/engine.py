@@ -1,9 +1,9 @@
 """A real vLLM on a CPU, in its own environment, that serves checkpoints under a capture: `python engine.py JOBS`.
 
-JOBS is a JSON file: `source`, the folder of this project; and `jobs`, each a checkpoint's `folder`, arguments of
-`engine` and `runs`. A run has `prompts`, `new`, `arrivals`; `trace`, the folder that it is captured in; and `answer`,
-the file that it is written to: of each request `tokens` and `logprobs` (fp64). One process serves all of them; an
-answer that is there is not made again.
+JOBS is a JSON file: `source`, the folder of this project; and `jobs`, each a checkpoint's `folder` and `runs`. A run
+has `prompts`, `new`, `arrivals`; `trace`, the folder that it is captured in; and `answer`, the file that it is written
+to: of each request `tokens` and `logprobs` (fp64). One process serves all of them; an answer that is there is not made
+again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from vllm import LLM, SamplingParams
 
 
-def engine(folder: str, arguments: dict[str, Any]) -> Any:
+def engine(folder: str) -> Any:
     """The engine in this process, eager."""
     return LLM(
         model=folder,
@@ -28,7 +28,8 @@ def engine(folder: str, arguments: dict[str, Any]) -> Any:
         distributed_executor_backend="uni",
         dtype="bfloat16",
         disable_log_stats=True,
-        **arguments,
+        max_num_seqs=32,
+        enable_prefix_caching=False,
     ).llm_engine
 
 
@@ -73,7 +74,7 @@ def main(jobs_file: str) -> None:
         missing = [run for run in job["runs"] if not Path(run["answer"]).exists()]
         if not missing:
             continue
-        llm = engine(job["folder"], job["engine"])
+        llm = engine(job["folder"])
         for run in missing:
             try:
                 captured(llm, run, capture)

@@ -49,6 +49,11 @@ class Loaded:
         name = names[0] if block == "mlp" else names[1]
         return self.tensors[f"model.layers.{layer}.{block}.experts.{expert}.{name}.weight"]
 
+    def router(self, layer: int) -> Tensor:
+        """The router's weight of a layer."""
+        names = (f"model.layers.{layer}.{name}.weight" for name in ("mlp.gate", "mlp.router", "block_sparse_moe.gate"))
+        return next(self.tensors[name] for name in names if name in self.tensors)
+
     def of(self, layer: int, name: str) -> Tensor:
         """A weight of a layer."""
         return self.tensors[f"model.layers.{layer}.{name}"]

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-
-import torch
-from safetensors.torch import load_file, save_file
+from typing import Any
 
 from benchmarks.explained.served.cases import Case
+from benchmarks.explained.served.changes import CHANGES
 from moeparity.evidence.explain.report import Explained
 from moeparity.evidence.explain.trace import Request, explain_trace
 from moeparity.progress import Stop
-from tests.checkpoint_factory import FILE
-from tests.real.served import PROFILE
 
 NAMES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "experts_exchanged": (("experts-exchanged",), ("experts-permuted",)),
@@ -55,80 +52,78 @@ NAMES: Mapping[str, tuple[tuple[str, ...], ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """What was said of one run.
+    """What was said of one fault in a run of a program, or of a run without one, whose `fault` is empty.
 
-    differ: the nodes whose values the profile does not give. innocent: those of them that are not the fault's. says:
-    the choices that give every bit at the first of the fault's nodes, empty where none does. expected: whether a file
-    lists the fault. right: whether its name was given, or none where no file lists it.
+    differ: the nodes whose values the profile does not give. innocent: those of them that are no fault's. says: the
+    choices that give every bit at the first of the fault's nodes, empty where none does. right: whether its name was
+    given, or none where no file lists it.
     """
 
-    name: str
+    program: str
+    run: str
+    fault: str
+    compared: int
     differ: tuple[str, ...]
     innocent: tuple[str, ...]
     says: tuple[str, ...]
-    expected: bool
     right: bool
     seconds: float
 
     @property
+    def expected(self) -> bool:
+        """Whether a file lists the fault."""
+        return self.fault in NAMES
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether the run has another fault too."""
+        return "+" in self.run
+
+    @property
+    def cause(self) -> str:
+        """The class of causes that the fault is of."""
+        return next(cause for change, (_, cause) in CHANGES.items() if change.__name__ == self.fault)
+
+    @property
     def node_right(self) -> bool:
-        """Whether nodes of the fault differ from what the profile gives, and no others."""
+        """Whether nodes of the fault differ from what the profile gives, and none that is of no fault."""
         return bool(self.differ) and not self.innocent
 
-    def as_json(self) -> str:
+    def as_json(self) -> dict[str, Any]:
         """To be read again by `of_json`."""
-        return json.dumps(asdict(self))
+        return asdict(self)
 
     @staticmethod
-    def of_json(text: str) -> Named:
-        """What `as_json` wrote."""
-        fields = json.loads(text)
+    def of_json(fields: Mapping[str, Any]) -> Named:
+        """What `as_json` gave."""
         lists = ("differ", "innocent", "says")
         return Named(**{**fields, **{name: tuple(fields[name]) for name in lists}})
 
 
-def earlier_checkpoint(case: Case, folder: Path) -> Path:
-    """The checkpoint of the step before, in `folder`: what is wrong in the run has its weights, all others moved."""
-    if not folder.exists():
-        folder.mkdir()
-        right, wrong = load_file(case.right / FILE), load_file(case.folder / FILE)
-        random = torch.Generator().manual_seed(1)
-        moved = {
-            name: wrong[name]
-            if not torch.equal(wrong[name], tensor)
-            else (tensor + 0.02 * torch.randn(tensor.shape, generator=random) * tensor.float().std()).to(tensor.dtype)
-            for name, tensor in right.items()
-        }
-        save_file({name: tensor.contiguous() for name, tensor in moved.items()}, folder / FILE, {"format": "pt"})
-        (folder / "config.json").write_text((case.right / "config.json").read_text("utf-8"), "utf-8")
-    return folder
-
-
-def named_node(case: Case, scratch: Path) -> Named:
-    """Compare every node, then search at the first of the fault's that differs."""
+def named_faults(case: Case) -> Iterator[Named]:
+    """Compare every node, then search at the first that differs of each fault's; of a run without one, compare."""
     begin = time.process_time()
-    stale = case.name.startswith("stale")
-    earlier = (earlier_checkpoint(case, scratch / "earlier"),) if stale else ()
-    request = Request(trace=Path(case.run["trace"]), checkpoint=case.right, profile=PROFILE, previous=earlier)
+    request = Request(
+        trace=Path(case.run["trace"]), checkpoint=case.right, profile=case.program.profile, previous=case.previous
+    )
     compared = explain_trace(request, stop=Stop(seconds=0))
     differ = tuple(dict.fromkeys(node.node for node in compared.nodes if not node.as_started))
-    names = [node.node for node in compared.nodes] + [unseen.node for unseen in compared.unseen]
-    selectors = () if case.planted is None else case.planted.nodes
-    patterns = [re.escape(selector).replace(r"\*", ".*") for selector in selectors]
-    planted = {name for name in names if any(re.fullmatch(pattern, name) for pattern in patterns)}
-    first = next((name for name in differ if name in planted), None)
-    says = () if first is None else _says(explain_trace(replace(request, nodes=(first,))), first)
-    wanted = NAMES.get(case.name, ())
-    hit = any(all(word in answer for word in words) for words in wanted for answer in says)
-    return Named(
-        name=case.name,
-        differ=differ,
-        innocent=tuple(name for name in differ if name not in planted),
-        says=says,
-        expected=bool(wanted),
-        right=hit if wanted else not says,
-        seconds=time.process_time() - begin,
-    )
+    innocent = tuple(name for name in differ if not _of(case.nodes, name))
+    of_run = partial(Named, program=case.program.label, run=case.name, compared=len(compared.nodes), innocent=innocent)
+    if not case.planted:
+        yield of_run(fault="", differ=differ, says=(), right=not differ, seconds=time.process_time() - begin)
+    for name, planted in case.planted.items():
+        of_fault = tuple(node for node in differ if _of(planted.nodes, node))
+        says = _says(explain_trace(replace(request, nodes=of_fault[:1])), of_fault[0]) if of_fault else ()
+        wanted = NAMES.get(name, ())
+        hit = any(all(word in answer for word in words) for words in wanted for answer in says)
+        right = hit if wanted else not says
+        yield of_run(fault=name, differ=of_fault, says=says, right=right, seconds=time.process_time() - begin)
+
+
+def _of(selectors: Sequence[str], node: str) -> bool:
+    """Whether a node is one of these."""
+    return any(re.fullmatch(re.escape(selector).replace(r"\*", ".*"), node) for selector in selectors)
 
 
 def _says(answer: Explained, node: str) -> tuple[str, ...]:

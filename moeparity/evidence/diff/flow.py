@@ -10,7 +10,7 @@ from typing import Literal
 from moeparity.evidence.diff.align import Aligned
 from moeparity.evidence.diff.compare import Comparer, Comparison
 from moeparity.evidence.diff.pass_pairs import RunPair
-from moeparity.evidence.diff.side import OWN, Side
+from moeparity.evidence.diff.side import OWN, WHOLE, Side
 from moeparity.evidence.diff.views import compare_views, memory_rows
 from moeparity.evidence.trace.records import Call
 
@@ -20,6 +20,7 @@ Role = Literal["output", "input"]
 EQUAL = ("equal", "cast", "padding")
 """Statuses of values that are one, as far as tokens go."""
 _MIXED = "of several tokens in a row, and made of values whose padding differs"
+_PLACES = "places in rows of other widths"
 DIFFERING = ("differ", "apart", "rounded")
 
 
@@ -113,6 +114,8 @@ def value_pairs(comparer: Comparer, aligned: Aligned) -> Iterator[ValuePair]:
         partners[ours.id] = theirs.id
         results = list(_of_slots(comparer, (ours, theirs), _results(ours), _results(theirs), "output"))
         roots = {comparer.a.root_of(pair.a) for pair in inputs}
+        if any(_widths(comparer, pair) for pair in inputs):
+            results = [_without_places(comparer, pair) for pair in results]
         for pair in (*inputs, *results):
             root_ids = {comparer.a.root_of(pair.a)} if pair.role == "input" else roots
             if root_ids & padded and pair.comparison.status == "differ" and not _of_tokens(comparer, pair):
@@ -121,6 +124,17 @@ def value_pairs(comparer: Comparer, aligned: Aligned) -> Iterator[ValuePair]:
             else:
                 padded |= {comparer.a.root_of(pair.a)} if pair.comparison.status == "padding" else set()
                 yield pair
+
+
+def _widths(comparer: Comparer, pair: ValuePair) -> bool:
+    """Whether rows of two values have other widths, as those of attention scores have beside more padding."""
+    return comparer.a.value(pair.a).shape[-1:] != comparer.b.value(pair.b).shape[-1:]
+
+
+def _without_places(comparer: Comparer, pair: ValuePair) -> ValuePair:
+    """Whole numbers that were made of such rows may say where in a row something stands, and are not compared."""
+    counts = comparer.a.value(pair.a).dtype in WHOLE and comparer.b.value(pair.b).dtype in WHOLE
+    return replace(pair, comparison=Comparison(status="unknown", reason=_PLACES)) if counts else pair
 
 
 def _of_tokens(comparer: Comparer, pair: ValuePair) -> bool:
@@ -180,12 +194,8 @@ class Flow:
     def _clean(self) -> dict[int, bool]:
         """Of values that were compared with nothing, whether all that they were made of is clean."""
         clean: dict[int, bool] = {}
-        for call in self.side.calls:
-            whole: bool | None = None
-            for number in (*call.outputs.values(), *call.written.values()):
-                if number not in clean and self.side.producers.get(number) is call:
-                    whole = self._all(call.inputs.values(), clean) if whole is None else whole
-                    clean[number] = whole
+        for number, maker in self.side.producers.items():
+            clean[number] = self._all(maker.inputs.values(), clean)
         return clean
 
     def _all(self, numbers: Iterable[int], clean: dict[int, bool]) -> bool:

@@ -108,10 +108,11 @@ class Start:
 
     kind: `op` or `module` (inputs with equal bits, another output), `weight` (another weight is read), `input` (the
     program was given something else), `unseen` (made by something that was not recorded), `wiring` (other values are
-    read), `behind` (what it reads differs already, and A's calls are compared on what B read). ops_a, ops_b: the calls
-    between equal values and this one. slot, role: which value of the last call it is. rows, differing: rows compared,
-    and rows with other bits; tokens, first_tokens: how many tokens, and the first of them. slots, sets: for ids, rows
-    with other slots and rows with other sets. furthest: the largest relative error of a row. position: if a prefill is
+    read), `behind` (what it reads differs already, and A's calls are compared on what B read). node: which value of a
+    graph it is, by the program's map; empty if no shipped map says so. ops_a, ops_b: the calls between equal values and
+    this one. slot, role: which value of the last call it is. rows, differing: rows compared, and rows with other bits;
+    tokens, first_tokens: how many tokens, and the first of them. slots, sets: for ids, rows with other slots and rows
+    with other sets. furthest: the largest relative error of a row. position: if a prefill is
     compared with decoding, the place of the first of these tokens; else None. shapes: in words, values of these calls
     that have other shapes, so that no numbers are compared. scalars: arguments that differ, as `name: a | b`. unread:
     inputs that were compared with nothing, such as values without a partner and other parts of a value.
@@ -119,6 +120,7 @@ class Start:
 
     kind: Literal["op", "module", "weight", "input", "unseen", "wiring", "behind"]
     path: str
+    node: str
     ops_a: tuple[str, ...]
     ops_b: tuple[str, ...]
     slot: str

@@ -124,7 +124,13 @@ def headline(start: Start) -> str:
         parts.append(enumerated(start.scalars))
     if start.shapes:
         parts.append(few(list(start.shapes), _SHAPES_SHOWN))
-    return f"{start.path or 'outside modules'}: {', '.join(parts)}"
+    return f"{_where(start)}: {', '.join(parts)}"
+
+
+def _where(start: Start) -> str:
+    """`layers[0].moe.gate (model.layers.0.mlp.gate)`."""
+    path = start.path or "outside modules"
+    return f"{start.node} ({path})" if start.node else path
 
 
 def _position(start: Start) -> str:
@@ -234,7 +240,7 @@ def _starts(report: DiffReport) -> Table:
 def _start(start: Start) -> Row:
     error = "-" if start.furthest is None else f"{start.furthest:.2g}"
     cells = f"{start.differing or start.rows:,}/{start.rows:,}", str(start.tokens or "-"), error
-    return Row((start.path or "outside modules", *cells), tuple(_below(start)))
+    return Row((_where(start), *cells), tuple(_below(start)))
 
 
 def _below(start: Start) -> Iterator[str]:

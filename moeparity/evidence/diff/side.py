@@ -6,13 +6,15 @@ from bisect import bisect_left
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
+from pathlib import Path
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from moeparity.errors import TraceError, Where
+from moeparity.evidence.maps.module_map import map_of
 from moeparity.evidence.trace.digest import row_digests, value_digest
 from moeparity.evidence.trace.reader import Contents, RankTrace
 from moeparity.evidence.trace.records import Call, Head, Value
@@ -74,14 +76,34 @@ class Side:
 
     @cached_property
     def producers(self) -> Mapping[int, Call]:
-        """What made each value: the op, or where none was recorded the innermost module that gave it."""
+        """What made each value: the op, or where none was recorded the innermost module that gave it. Of what was
+        written part by part it is the last of these calls, with what all of them read.
+        """
         makers: dict[int, Call] = {}
+        parts: dict[int | None, list[Call]] = {}
         for call in self.calls:
             inputs = set(call.inputs.values())
+            for root in map(self.root_of, inputs):
+                writers = parts.get(self.value(root).storage)
+                if writers and root not in makers:
+                    read = chain.from_iterable(writer.inputs.values() for writer in writers)
+                    makers[root] = replace(writers[-1], inputs={str(place): n for place, n in enumerate(read)})
             for number in (*call.outputs.values(), *call.written.values()):
                 if number not in inputs:
                     makers.setdefault(number, call)
+            for number in call.written.values():
+                parts.setdefault(self.value(number).storage, []).append(call)
         return makers
+
+    @cached_property
+    def node_values(self) -> Mapping[int, str]:
+        """By what each value looks at, the graph's value that it is, where a shipped map fits the modules."""
+        calls = [call for call in self.calls if call.phase == "forward"]
+        try:
+            module_map = map_of([call for call in calls if call.level == "module"], Where(Path(self.folder)))
+        except TraceError:
+            return {}
+        return {self.root_of(number): name for number, name in module_map.names(calls).items()}
 
     @cached_property
     def _of_modules(self) -> frozenset[int]:

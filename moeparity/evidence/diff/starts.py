@@ -28,7 +28,8 @@ def start(pair: RunPair, origin: Origin, orders: LegalOrders) -> Start:
     value = a.value(values.a)
     last = (origin.ops_a or (values.calls[0],))[-1], (origin.ops_b or (values.calls[1],))[-1]
     return Start(
-        kind=origin.kind, path=last[0].path, ops_a=_names(origin.ops_a), ops_b=_names(origin.ops_b),
+        kind=origin.kind, node=_node(pair, values.a, values.b), path=last[0].path,
+        ops_a=_names(origin.ops_a), ops_b=_names(origin.ops_b),
         slot=f"{values.slot} of {values.calls[0].name}", role=values.role, step=pair.a.step, phase=pair.a.phase,
         passes=(pair.a.index, pair.b.index),
         dtypes=(value.dtype, b.value(values.b).dtype), shape=tuple(value.shape), rows=comparison.rows,
@@ -40,6 +41,12 @@ def start(pair: RunPair, origin: Origin, orders: LegalOrders) -> Start:
         unread=origin.unread, stack_a=frames(a, last[0]), stack_b=frames(b, last[1]),
         orders=orders, rank=a.head.rank,
     )  # fmt: skip
+
+
+def _node(pair: RunPair, a: int, b: int) -> str:
+    """The graph's value that two values are, by the map of either program; empty where none says it."""
+    sides = ((pair.a.side, a), (pair.b.side, b))
+    return next((side.node_values[root] for side, n in sides if (root := side.root_of(n)) in side.node_values), "")
 
 
 def _position(pair: RunPair, comparison: Comparison) -> Position | None:

@@ -79,17 +79,16 @@ def _places(
         options = domain(graph, node, free)
         if options is None:
             number = start(node, free)
-        elif free.type == "expert" and (free.suspected or name == _first_expert(fault)):
+        elif free.type == "expert" and name == _first_expert(fault):
             domains[name] = suspects
         elif free.type == "checkpoint":
             domains[name] = checkpoints
         else:
             domains[name] = tuple(dict.fromkeys((*options, *widths))) if free.type == "width" else options
-    of_suspects = [name for name in domains if domains[name] is suspects]
+    exchanged = any(edit.exchanged for edit in fault.spec.rewrite.weights.values())
     for values in (dict(zip(domains, each, strict=True)) for each in product(*domains.values())):
-        experts = [suspects.index(int(values[name])) for name in of_suspects]
         # Two that have each other's weights are named once.
-        if experts == sorted(set(experts)):
+        if not exchanged or values["other"] not in suspects[: suspects.index(int(values["expert"])) + 1]:
             yield place_of(node, fault, values), number
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -17,6 +18,8 @@ from moeparity.plan.spec.module_map import MapFile, Shown
 from moeparity.plan.token_shapes import token_shapes
 
 LAYER = "[*]"
+_INDEX = re.compile(r"(?<=\.)\d+(?=\.|$)")
+"""Of a layer, in a module's path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,27 @@ class ModuleMap:
                 for layer in range(layers if LAYER in value else 1):
                     yield _path(module.module, layer), _side(module), value.replace(LAYER, f"[{layer}]")
 
+    def names(self, calls: Iterable[Call]) -> Mapping[int, str]:
+        """By value of a trace, the graph's value that it is, of calls in forwards. Without a checkpoint nothing tells
+        the model's type: every rule counts, and a layer with a router has no dense block.
+        """
+        rules: dict[tuple[str, str | None], list[tuple[str, Place]]] = {}
+        for name in self.file.values:
+            for rule in self._rules(name, None):
+                key = rule.module.replace("{next}", "{i}"), rule.op
+                rules.setdefault(key, []).append((name, Place(rule.module, _side(rule), rule.slots)))
+        shown: dict[int, list[str]] = {}
+        for call in calls:
+            layer = _INDEX.search(call.path)
+            path = call.path if layer is None else f"{call.path[: layer.start()]}{{i}}{call.path[layer.end() :]}"
+            for name, place in rules.get((path, call.name if call.level == "op" else None), ()):
+                number = place.value_of(call)
+                if number is not None:
+                    index = 0 if layer is None else int(layer[0]) - ("{next}" in place.module)
+                    shown.setdefault(number, []).append(name.replace(LAYER, f"[{index}]"))
+        routed = {name.partition(".")[0] for names in shown.values() for name in names if name.endswith(".moe.gate")}
+        return {number: name for number, names in shown.items() for name in reversed(names) if _is_of(name, routed)}
+
     def refuse_unknown(self, graph: Graph) -> None:
         """Raises SpecError for a value that no node of a graph has; a shipped map is of all models."""
         if self.where.path in reader.shipped("maps").values():
@@ -120,11 +144,13 @@ class ModuleMap:
         last = node.layer == graph.layers - 1
         return [rule for rule in self._rules(role(value), graph.model_type) if last or rule.layers == "all"]
 
-    def _rules(self, value: str, model_type: str) -> list[Shown]:
-        """What the file says of a value, by its name without the layer's number, for models of this type."""
+    def _rules(self, value: str, model_type: str | None) -> list[Shown]:
+        """What the file says of a value, by its name without the layer's number, for models of a type (None: any)."""
         shown = self.file.values.get(value, [])
         rules = shown if isinstance(shown, list) else [shown]
-        return [rule for rule in rules if rule.model_type is None or model_type in rule.model_type]
+        return [
+            rule for rule in rules if None in (rule.model_type, model_type) or model_type in (rule.model_type or ())
+        ]
 
     def _place(self, shown: Shown, value: str, node: Node, graph: Graph) -> Place:
         layer = 0 if node.layer is None else node.layer
@@ -188,6 +214,12 @@ def map_of(calls: Iterable[Call], where: Where) -> ModuleMap:
     names = listed(dict.fromkeys(shipped.file.program for shipped in fitting or maps))
     fault = f"its modules fit the maps of {names}" if fitting else f"its modules are none that the maps of {names} know"
     raise TraceError(f"{where}: {fault}. Name one with `map:`, or a YAML file of your own (docs/traces.md).")
+
+
+def _is_of(value: str, routed: Collection[str]) -> bool:
+    """Whether a layer has this value: one with a router has no dense block, and the other way round."""
+    layer, _, inside = value.partition(".")
+    return not inside.startswith("mlp." if layer in routed else "moe.")
 
 
 def _plain(shown: Shown) -> Place:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from moeparity.numerics import cuda, orders
 from moeparity.numerics.rounding import add, rounded, wide, working
 from moeparity.numerics.summation import sum_axis
-from moeparity.ops.router import AFTER, START
+from moeparity.ops.router import AFTER, LOGSUMEXP, START
 
 Weights = Mapping[str, torch.Tensor]
 Settings = Mapping[str, Any]
@@ -98,6 +98,9 @@ def ranks_logits(at: Settings) -> bool:
 
 def _scores(logits: torch.Tensor, p: Settings, at: Settings) -> torch.Tensor:
     """The scores of logits [N, E or K], in the dtype in which they are scored."""
+    if at.get("normalizer") == LOGSUMEXP:
+        x = rounded(logits, at["scores"])
+        return (x - x.logsumexp(dim=-1, keepdim=True)).exp()
     return rounded(_softmax(logits, at) if p["score"] == "softmax" else _sigmoid(logits, at), at["scores"])
 
 

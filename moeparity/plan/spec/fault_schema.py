@@ -45,8 +45,7 @@ class FreeValue(Model):
     a key of one) or at `start`, and the numbers `tried` are tried too; for `whole`, `width` and `part` the values
     `tried`, for `width` also the width of a recorded value; for `expert` and `layer` every one there is; for `order`
     the experts in other orders. A `checkpoint` is a folder that must be given. A `part` names some of the node's
-    weights by their ports, joined by `and`. A value that is not given is the `default`; for a `part` that means all. An
-    expert that is `suspected` is one whose own tokens show it, as the first one that a fault names always is.
+    weights by their ports, joined by `and`. A value that is not given is the `default`; for a `part` that means all.
     """
 
     type: Literal["number", "whole", "width", "expert", "layer", "order", "checkpoint", "part"]
@@ -55,7 +54,6 @@ class FreeValue(Model):
     start: float | None = None
     tried: list[int | float | str] = []
     default: str | None = None
-    suspected: bool = False
 
 
 class ParameterEdit(Model):

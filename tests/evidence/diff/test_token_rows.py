@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from moeparity.evidence.diff.run import diff
 from moeparity.evidence.diff.shared_tokens import matched
 from moeparity.evidence.diff.token_rows import Sequence, Tokens, stated, token_of_rows
 from tests.evidence.diff.scene import HIDDEN, IDS, model, record
+from tests.evidence.recorded import recorded
 
 PADDED = {"input_ids": IDS.clone(), "attention_mask": torch.ones_like(IDS)}
 PADDED["input_ids"][1, :3] = 0
@@ -31,6 +33,47 @@ def test_sequences_one_by_one_are_the_same_tokens_as_all_at_once(tmp_path: Path)
     stale_model.layers[2].moe_norm.weight.data[0] = 2.0
     stale = diff(a, record(tmp_path / "c", stale_model, [row.unsqueeze(0) for row in IDS]))
     assert any((start.kind, start.path) == ("weight", "layers.2.moe_norm") for start in stale.starts)
+
+
+class Parts(nn.Module):
+    """Writes what it allocates in two halves, whose products say where the greatest score of each token is."""
+
+    def __init__(self, factor: float = 2.0) -> None:
+        super().__init__()
+        self.embed, self.factor = nn.Embedding(64, HIDDEN), factor
+        self.embed.weight.data.normal_(generator=torch.Generator().manual_seed(0))
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        x = self.embed(input_ids)
+        written = torch.empty_like(x)
+        written[..., : HIDDEN // 2] = x[..., : HIDDEN // 2]
+        written[..., HIDDEN // 2 :] = x[..., HIDDEN // 2 :] * self.factor
+        scores = (written[:, :, None] * written[:, None]).sum(-1)
+        best = scores.masked_fill(attention_mask[:, None] == 0, -1e9).max(-1, keepdim=True)
+        return written * best.values
+
+
+def _captured(folder: Path, program: nn.Module, batch: dict[str, Tensor]) -> Path:
+    with recorded(folder, level="op,module"), torch.no_grad():
+        program(**batch)
+    return folder
+
+
+def test_what_was_written_part_by_part_is_no_weight(tmp_path: Path) -> None:
+    """In another order of sequences its rows are others, and are compared by token; where a part is other, that is."""
+    turned = {name: x[[2, 0, 1]] for name, x in PADDED.items()}
+    a = _captured(tmp_path / "a", Parts(), PADDED)
+    assert diff(a, _captured(tmp_path / "b", Parts(), turned)).starts == ()
+    (first, *_) = diff(a, _captured(tmp_path / "c", Parts(3.0), turned)).starts
+    assert first.kind == "op"
+    assert first.ops_a == ("aten.mul.Tensor",)
+    assert first.scalars == ("1: 2.0 | 3.0",)
+
+
+def test_places_in_rows_of_other_widths_are_not_compared(tmp_path: Path) -> None:
+    """Behind more padding at the left the same key stands in another column."""
+    wider = {name: F.pad(x, (4, 0)) for name, x in PADDED.items()}
+    assert diff(_captured(tmp_path / "a", Parts(), PADDED), _captured(tmp_path / "b", Parts(), wider)).starts == ()
 
 
 def test_a_longer_batch_is_compared_as_far_as_both_go(tmp_path: Path) -> None:

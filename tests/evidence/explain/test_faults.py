@@ -10,12 +10,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from moeparity.evidence.explain.explain import explain
-from moeparity.evidence.explain.faults import PLANTED, place_of, suspects_of
+from moeparity.evidence.explain.faults import PLANTED, fault_places, place_of, suspects_of
 from moeparity.evidence.explain.inquiry import Memory
 from moeparity.evidence.explain.plainness import in_words
 from moeparity.evidence.explain.replaced import Choice
 from moeparity.ops.attribute import Value
 from moeparity.plan.bound import BoundGraph
+from moeparity.plan.faults.apply import experts_of
 from moeparity.plan.faults.reader import shipped_faults
 from tests.checkpoint_factory import FILE
 from tests.evidence.explain.observed import Seen, planted
@@ -104,6 +105,19 @@ def test_weights_of_an_earlier_step_are_named_where_that_is_given(
             memory = Memory(work=2048, checkpoints=tuple(map(str, earlier)))
             answer = explain(eager, node, [observation], nodes[node].loaded, memory)
             assert answer.explained is is_named, answer.matches
+
+
+def test_the_other_of_two_exchanged_experts_need_not_be_suspected(eager: BoundGraph, nodes: dict[str, Seen]) -> None:
+    """It may have no tokens. Two that are suspected are named once, and none with itself."""
+
+    def places(*suspects: int) -> list[str]:
+        every = fault_places(eager.graph, nodes[EXPERTS].node, suspects)
+        return [name for (_, name), _ in every if name.startswith("fault experts-exchanged(expert")]
+
+    experts = [expert for expert in range(experts_of(nodes[EXPERTS].node)) if expert != EXPERT]
+    assert places(EXPERT) == [f"fault experts-exchanged(expert={EXPERT}, other={expert})" for expert in experts]
+    assert places(EXPERT, OTHER).count(f"fault experts-exchanged(expert={EXPERT}, other={OTHER})") == 1
+    assert f"fault experts-exchanged(expert={OTHER}, other={EXPERT})" not in places(EXPERT, OTHER)
 
 
 @pytest.mark.parametrize("slots", [True, False], ids=["a row for each slot", "a row of each token"])

@@ -49,6 +49,7 @@ INSIDE = LegalOrders(verdict="inside", elements=99, differing=9, furthest=0.5, e
 OP = Start(
     kind="op",
     path="model.layers.0.mlp.gate",
+    node="layers[0].moe.gate",
     ops_a=("aten.mm.default",),
     ops_b=("aten.mm.default",),
     slot="out",

@@ -141,11 +141,11 @@ def runs_of(vocab: int, requests: int, new: int) -> dict[str, tuple[Mapping[str,
     }
 
 
-def row_of_ranks(name: str, folder: Path) -> Row:
-    """The row of a model on two ranks."""
+def row_of_ranks(name: str, title: str, folder: Path) -> Row:
+    """The row of a model on two ranks, by the name that it has in the table."""
     model = open_model(checkpoint_for_ranks(name, folder / "checkpoint"))
-    answer = serve_on_ranks(folder, model)
-    return Row(name, "two ranks", len(LENGTHS), answer.steps, Share(), share_of_ranks(model, answer, ranks=2))
+    answer = serve_on_ranks(folder, model, mended=title == MENDED)
+    return Row(title, "two ranks", len(LENGTHS), answer.steps, Share(), share_of_ranks(model, answer, ranks=2))
 
 
 def rows_of(name: str, model: Model, modes: Mapping[str, tuple[Mapping[str, Any], list[Run]]]) -> Iterator[Row]:
@@ -189,9 +189,10 @@ def every_row(only: str) -> Iterator[Row]:
             modes = {mode: of for mode, of in modes.items() if name != SHIPPED or mode in BY_SHIPPED}
             yield from rows_of(name, model, modes)
         for name in WIDTHS:
-            if only in name:
+            title = MENDED if name == "deepseek_v3" else name
+            if only in title:
                 (on_ranks := Path(folder) / f"{name} on ranks").mkdir()
-                yield row_of_ranks(name, on_ranks)
+                yield row_of_ranks(name, title, on_ranks)
 
 
 def main() -> None:

@@ -56,8 +56,9 @@ def checkpoint_for_ranks(name: str, folder: Path) -> Path:
 
 
 def serve_on_ranks(folder: Path, model: Model, *, mended: bool = False) -> OnRanks:
-    """What vLLM on two ranks draws behind prompts of `LENGTHS`, its rope `mended` (tests/real/vllm_cpu.py) or not; files
-    are written to `folder`.
+    """What vLLM on two ranks draws behind prompts of `LENGTHS`, its rope `mended` (tests/real/vllm_cpu.py) or not.
+
+    Files are written to `folder`.
     """
     path = folder / "path"
     path.mkdir()

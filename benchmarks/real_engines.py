@@ -85,8 +85,8 @@ CAUSES = """
 - **gpt_oss in chunks**, one token on the Xeon: probably the second of the causes below. That part was measured before
   it was known.
 
-Two causes were found on the AMD EPYC, where the engine had equal bits when it served the same requests twice. Before,
-up to 51 of 388 tokens of a run had other bits, in four models.
+Three causes were found on the AMD EPYC, where the engine had equal bits when it served one batch twice. Before,
+up to 51 of 388 tokens of a run had other bits, in four models, and all of deepseek_v3 on two ranks.
 
 - Experts take `exp` from Sleef, where the profile had the C library's: `silu_and_mul` of `_C_AVX2.abi3.so` calls
   `Sleef_expf8_u10`. In 3.6 % of all numbers silu has another last bit of fp32, which shows where the product lies at a
@@ -95,6 +95,8 @@ up to 51 of 388 tokens of a run had other bits, in four models.
 - Routing weights are torch's softmax of bf16, where the profile had a formula that divides by the sum. torch's kernel
   multiplies by its reciprocal: that is another weight in 43 of 16 million.
   `tests/ops/test_router_forms.py` has a row of logits that vLLM served, and the kernel step by step.
+- On two ranks one all-reduce adds up routed and shared experts, which each rank has added before, where the profile had
+  an all-reduce of each.
 
 ## One thread and two
 

@@ -15,7 +15,7 @@ from moeparity.numerics import cpu
 from moeparity.numerics.bits import same_bits
 from moeparity.numerics.dtypes import TowardZero
 from moeparity.numerics.rounding import rounded
-from moeparity.ops.kernels.experts import swiglu
+from moeparity.ops.kernels.exponentials import silu
 from tests.engines.live import ROOT, run_in
 from tests.real.served import PROFILE, VARIABLES
 
@@ -31,7 +31,7 @@ def silu_of_libm(gate: torch.Tensor) -> torch.Tensor:
 
 def product(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """What an expert stores by the profile, in bf16."""
-    return swiglu(gate, up, activation=FP32, output=CUT, logistic="sleef")
+    return rounded(up * silu(gate, "sleef"), CUT)
 
 
 def at_borders(count: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,5 +1,5 @@
-"""exp of fp32 as two libraries of CPUs compute it (torch's `Vectorized`, quickly, and glibc's `expf`), and the CPU at
-hand.
+"""exp of fp32 as three libraries of CPUs compute it (torch's `Vectorized`, quickly, Sleef, and glibc's `expf`), log as
+glibc does, and the CPU at hand.
 """
 
 from __future__ import annotations
@@ -18,8 +18,19 @@ _POLYNOMIAL = (0.00828929059, 0.0418978221, 0.166676521, 0.499991506, 0.99999970
 _STEPS = 32
 """glibc's powers of two in one octave; the constants below are those of a number between two of them."""
 _CUBIC = (0.05550361559341535 / _STEPS**3, 0.2402284522445722 / _STEPS**2, 0.6931471806916203 / _STEPS, 1.0)
-
-
+# From sleefsimdsp.c, xexpf: 1 / ln 2, ln 2 in two parts, and the polynomial from its highest power down.
+_SLEEF_INVERSE = 1.442695040888963407
+_SLEEF_LN2 = (0.693145751953125, 1.428606765330187045e-06)
+_SLEEF_POLYNOMIAL = (
+    0.000198527617612853646278381,
+    0.00139304355252534151077271,
+    0.00833336077630519866943359,
+    0.0416664853692054748535156,
+    0.166666671633720397949219,
+    0.5,
+)
+_SLEEF_LOWEST, _SLEEF_HIGHEST = -104.0, 100.0
+"""Beyond them exp is 0 and infinite."""
 _LOG_FROM = 0x3F330000
 """The bits of the fp32 from which the intervals of logf's table are counted."""
 _LOG_CUBIC = tuple(map(float.fromhex, ("-0x1.00ea348b88334p-2", "0x1.5575b0be00b6ap-2", "-0x1.ffffef20a4123p-2")))
@@ -63,6 +74,24 @@ def exp_u20(x: torch.Tensor) -> torch.Tensor:
     # Half the power of two, made of its bits: those of the smallest one are 0.
     half = ((turns.to(torch.int32) + 126) << 23).view(torch.float32)
     return total * torch.where(x < _LOWEST, 0.0, half) * 2
+
+
+def sleef_exp(x: torch.Tensor) -> torch.Tensor:
+    """exp of fp32 x, off by one unit in the last place at most: a power of two times a polynomial of degree 7.
+
+    Imitates Sleef 3.6, `Sleef_expf8_u10` and its kin as built with FMA, sleefsimdsp.c xexpf: `exp` of torch 2.13.0's
+    `Vectorized`, which vLLM's library for AVX2 calls too (run: tests/numerics/test_cpu.py compiles torch's header).
+    """
+    high, low = (_number(-part, x) for part in _SLEEF_LN2)
+    turns = (x * _SLEEF_INVERSE).round()
+    reduced = fma(turns, low, fma(turns, high, x))
+    total = _number(_SLEEF_POLYNOMIAL[0], x)
+    for coefficient in _SLEEF_POLYNOMIAL[1:]:
+        total = fma(total, reduced, _number(coefficient, x))
+    total = 1 + fma(reduced * reduced, total, reduced)
+    # In fp64 the power of two is exact, and subnormal results are rounded only once.
+    scaled = (total.double() * torch.exp2(turns.double())).float()
+    return torch.where(x < _SLEEF_LOWEST, 0.0, torch.where(x > _SLEEF_HIGHEST, math.inf, scaled))
 
 
 def expf(x: torch.Tensor) -> torch.Tensor:

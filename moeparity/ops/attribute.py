@@ -163,13 +163,13 @@ LOGISTIC = Attribute(
     name="logistic",
     kind="form",
     default=NATIVE,
-    values=(NATIVE, "exp", "cuda", "cuda_fast", "u20", "libm"),
-    sources={"u20": Evidence("read", _SILU_AND_MUL)},
+    values=(NATIVE, "exp", "cuda", "cuda_fast", "u20", "sleef"),
+    sources=dict.fromkeys(("u20", "sleef"), Evidence("read", _SILU_AND_MUL)),
     says="sigmoid, also within silu: torch's own kernel, which on CPU gives some fp32 numbers another last bit at the "
     "end of a call than within it; or 1 / (1 + exp(-x)), silu x / (1 + exp(-x)), each step rounded, with torch's exp, "
     "CUDA's, or CUDA's with -use_fast_math, whose approximate instructions are taken to be correctly rounded; or with "
-    f"torch's exp_u20 for CPUs or the C library's expf, of which silu is x * (1 / (1 + exp(-x))) ({_SILU_AND_MUL}: "
-    "with AVX-512; that it is expf without is inferred from its bits)",
+    f"torch's exp_u20 for CPUs or Sleef's expf, of which silu is x * (1 / (1 + exp(-x))) ({_SILU_AND_MUL}: with "
+    "AVX-512, and without)",
 )
 """How an op computes a sigmoid."""
 

@@ -121,8 +121,8 @@ ROUTER = Op(
             values=("native", "divide", "reciprocal"),
             when_parameters={"score": ("softmax",)},
             when={"normalizer": ("sum", None)},
-            says="torch's own kernel; or exp(x - max), divided by its sum (SGLang), or multiplied with the sum's "
-            "reciprocal (vLLM's topk_softmax)",
+            says="torch's own kernel, that for 16 bits where logits and scores have the same 16; or exp(x - max), "
+            "divided by its sum (SGLang), or multiplied with the sum's reciprocal (vLLM's topk_softmax)",
         ),
         Attribute(
             name="math",

@@ -1,7 +1,8 @@
-"""exp_u20 of torch's vec library and glibc's expf and logf one number at a time; no torch, no moeparity.
+"""exp_u20 of torch's vec library, Sleef's and glibc's expf, and glibc's logf, one number at a time; no torch, no
+moeparity.
 
-Every fp32 step is a fraction that is rounded once, by the instructions of vec512_float.h; of glibc the exact product of
-the table's power with the cubic is rounded once.
+Every fp32 step is a fraction that is rounded once, by the instructions of vec512_float.h and by the steps that Sleef
+publishes; of glibc the exact product of the table's power with the cubic is rounded once.
 """
 
 from __future__ import annotations
@@ -53,6 +54,29 @@ def exp_u20(x: F32) -> F32:
     half = F32(0) if x < LOWEST else bits((turns - 1 + 127) << 23)
     with np.errstate(over="ignore"):
         return F32(F32(total * half) * F32(2))
+
+
+SLEEF = [
+    F32(c)
+    for c in (
+        *(0.000198527617612853646278381, 0.00139304355252534151077271, 0.00833336077630519866943359),
+        *(0.0416664853692054748535156, 0.166666671633720397949219, 0.5),
+    )
+]
+
+
+def sleef_exp(x: F32) -> F32:
+    """sleefsimdsp.c, xexpf: ln 2 in two parts is subtracted, a polynomial by fma, a shifted exponent."""
+    if not -104 <= x <= 100:
+        return x if np.isnan(x) else F32(0 if x < 0 else math.inf)
+    turns = F32(np.rint(x * F32(1.442695040888963407)))
+    rest = fma(turns, F32(-1.428606765330187045e-06), fma(turns, F32(-0.693145751953125), x))
+    total = SLEEF[0]
+    for coefficient in SLEEF[1:]:
+        total = fma(total, rest, coefficient)
+    total = F32(1) + fma(rest * rest, total, rest)
+    with np.errstate(over="ignore"):
+        return F32(math.ldexp(float(total), int(turns)))
 
 
 def logf(x: F32) -> F32:

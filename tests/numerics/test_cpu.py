@@ -1,4 +1,4 @@
-"""exp as torch's vec library and glibc compute it: every bit, against these libraries and against fractions."""
+"""exp as torch's vec library, Sleef and glibc compute it: every bit, against these libraries and against fractions."""
 
 from __future__ import annotations
 
@@ -24,15 +24,19 @@ PROGRAM = """
 #include <cstdio>
 int main(int, char** names) {
   FILE *in = fopen(names[1], "rb"), *out = fopen(names[2], "wb");
-  float x[16];
-  while (fread(x, 4, 16, in) == 16) {
-    at::vec::Vectorized<float>::loadu(x).exp_u20().store(x);
-    fwrite(x, 4, 16, out);
+  using V = at::vec::Vectorized<float>;
+  float x[V::size()];
+  while (fread(x, sizeof x, 1, in)) {
+    V::loadu(x).FUNCTION().store(x);
+    fwrite(x, sizeof x, 1, out);
   }
   fclose(out);
 }
 """
-SETS = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma")
+SETS = {
+    "AVX2": ("-mavx2", "-mfma"),
+    "AVX512": ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma"),
+}
 
 
 def drawn(count: int) -> torch.Tensor:
@@ -42,27 +46,45 @@ def drawn(count: int) -> torch.Tensor:
     return torch.cat([torch.tensor(EDGES), -torch.rand(count, generator=g) * 110, sized])
 
 
-def compiled(folder: Path) -> Path:
-    """The program with torch's own header, for a CPU with AVX-512; skips where it can be neither made nor run."""
-    if torch.backends.cpu.get_cpu_capability() != "AVX512" or shutil.which("g++") is None:
-        pytest.skip("not compared with torch's vec512 header: no AVX-512, or no g++")
+def of_torchs_header(function: str, x: torch.Tensor, folder: Path, *sets: str) -> torch.Tensor:
+    """What a method of `Vectorized<float>` gives, compiled with torch's own header for this CPU; skips where it has
+    none of the instruction sets, or no compiler.
+    """
+    capability = torch.backends.cpu.get_cpu_capability()
+    if capability not in sets or shutil.which("g++") is None:
+        pytest.skip(f"not compared with torch's header of {function}: none of {', '.join(sets)}, or no g++")
     source, program, root = folder / "exp.cpp", folder / "exp", Path(torch.__file__).parent
     source.write_text(PROGRAM, "utf-8")
-    macros = ("-DCPU_CAPABILITY=AVX512", "-DCPU_CAPABILITY_AVX512")
+    macros = (f"-DCPU_CAPABILITY={capability}", f"-DCPU_CAPABILITY_{capability}", f"-DFUNCTION={function}")
     libraries = (f"-L{root / 'lib'}", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{root / 'lib'}")
-    command = ["g++", "-O1", "-std=c++20", *macros, *SETS, f"-I{root / 'include'}", str(source), "-o", str(program)]
-    done = subprocess.run([*command, *libraries], capture_output=True, text=True, check=False)
+    flags = ("-O1", "-std=c++20", *macros, *SETS[capability], f"-I{root / 'include'}")
+    command = ["g++", *flags, str(source), "-o", str(program), *libraries]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return program
+    x.numpy().tofile(folder / "in")
+    subprocess.run([str(program), str(folder / "in"), str(folder / "out")], check=True)
+    result = torch.from_numpy(np.fromfile(folder / "out", dtype=np.float32))
+    assert len(result) == len(x)
+    return result
 
 
 def test_exp_u20_is_that_of_torchs_header(tmp_path: Path) -> None:
     x = drawn(1 << 18)
-    x.numpy().tofile(tmp_path / "in")
-    subprocess.run([str(compiled(tmp_path)), str(tmp_path / "in"), str(tmp_path / "out")], check=True)
-    theirs = torch.from_numpy(np.fromfile(tmp_path / "out", dtype=np.float32))
-    assert len(theirs) == len(x)
-    assert same_bits(cpu.exp_u20(x), theirs)
+    assert same_bits(cpu.exp_u20(x), of_torchs_header("exp_u20", x, tmp_path, "AVX512"))
+
+
+def test_sleef_exp_is_that_of_torchs_header(tmp_path: Path) -> None:
+    """Which calls Sleef, as vLLM's experts do with AVX2; it is not the C library's."""
+    x = torch.cat([drawn(1 << 18), torch.linspace(-104.2, -103.8, 8), torch.linspace(88.6, 110, 8)])
+    theirs = of_torchs_header("exp", x, tmp_path, *SETS)
+    assert same_bits(cpu.sleef_exp(x), theirs)
+    assert not same_bits(cpu.expf(x), theirs)
+
+
+def test_sleef_exp_has_the_bits_of_its_steps() -> None:
+    x = drawn(400)
+    expected = torch.tensor(np.array([cpu_scalar.sleef_exp(value) for value in x.numpy()]))
+    assert same_bits(cpu.sleef_exp(x), expected)
 
 
 def test_exp_u20_has_the_bits_of_its_instructions() -> None:
@@ -99,6 +121,7 @@ def test_they_are_near_exp_and_are_two_functions() -> None:
     x = drawn(4000).clamp(-86, 80).nan_to_num()
     exact = int_view(x.double().exp().float())
     assert ((int_view(cpu.exp_u20(x)) - exact).abs() <= 20).all()
+    assert ((int_view(cpu.sleef_exp(x)) - exact).abs() <= 1).all()
     assert ((int_view(cpu.expf(x)) - exact).abs() <= 1).all()
     assert not torch.equal(cpu.exp_u20(x), cpu.expf(x))
     assert not same_bits(cpu.expf(x), x.double().exp().float())

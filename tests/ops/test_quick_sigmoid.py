@@ -1,4 +1,4 @@
-"""sigmoid and silu as vLLM's experts on CPUs have them, by torch's quick exp or the C library's, number by number."""
+"""sigmoid and silu as vLLM's experts on CPUs have them, by torch's quick exp or Sleef's, number by number."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.numerics import cpu_scalar
 from tests.ops.plain import BF16, FP32
 from tests.ops.scalar import F32
 
-EXPONENTIALS = {"u20": cpu_scalar.exp_u20, "libm": cpu_scalar.expf}
+EXPONENTIALS = {"u20": cpu_scalar.exp_u20, "sleef": cpu_scalar.sleef_exp}
 
 
 def share(x: np.float32, form: str) -> np.float32:

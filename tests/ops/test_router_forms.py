@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from moeparity.numerics import cpu
 from moeparity.numerics.orders import parse
 from moeparity.numerics.summation import sum_axis
 from moeparity.ops.kernels.router import router
@@ -90,8 +91,13 @@ MATH: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] =
 
 
 def from_torch(logits: Tensor, p: dict[str, Any], at: dict[str, Any]) -> Tensor:
-    """What is taken from torch, of all logits [N, n] at once: its vectors and their rest may round differently."""
+    """What is taken from torch, as fp32, of all logits [N, n] at once: its vectors and their rest may round in two
+    ways.
+    """
     exp, tanh = MATH[at["math"]]
+    if p["score"] == "softmax" and at["softmax"] == "native" and logits.dtype == NAMES[at["scores"]]:
+        return logits.softmax(-1).float()
+    logits = logits.float()
     if p["score"] == "softmax":
         exponents = logits - logits.amax(-1, keepdim=True)
         return logits.softmax(-1) if at["softmax"] == "native" else exp(exponents)
@@ -135,7 +141,7 @@ def numbers(x: Tensor) -> list[list[F32]]:
 
 
 def after_topk(logits: Tensor, p: dict[str, Any], at: dict[str, Any]) -> tuple[list[list[int]], list[list[F32]]]:
-    ids = [best(row, p["top_k"], at["tie_break"]) for row in logits.tolist()]
+    ids = [best(row, p["top_k"], at["tie_break"]) for row in logits.float().tolist()]
     rows = numbers(from_torch(logits.gather(1, torch.tensor(ids)), p, at))
     return ids, [[ROUND[at["weights"]](w * F32(p["scale"])) for w in scored(row, p, at)] for row in rows]
 
@@ -181,13 +187,13 @@ def compared(p: dict[str, Any], at: dict[str, Any], *, bias: bool = False, logit
     correction += random(experts, dtype=FP32, seed=4) / 10000
     torch_at = at | {site: NAMES[at[site]] for site in SITES}
     ids, weights = router(gate_logits, w={"bias": correction} if bias else {}, p=p, at=torch_at)
-    flat = gate_logits.float().flatten(0, 1)
+    flat = gate_logits.flatten(0, 1)
     if at["timing"] == "after_topk":
         expected_ids, expected = after_topk(flat, p, at)
     else:
         biases = [F32(b) for b in correction.numpy()] if bias else []
         scores = [scored(row, p, at) for row in numbers(from_torch(flat, p, at))]
-        routes_there = [routed(row, s, biases, p, at) for row, s in zip(numbers(flat), scores, strict=True)]
+        routes_there = [routed(row, s, biases, p, at) for row, s in zip(numbers(flat.float()), scores, strict=True)]
         expected_ids, expected = [ids for ids, _ in routes_there], [w for _, w in routes_there]
     assert ids.flatten(0, 1).tolist() == expected_ids
     assert_bits(weights.flatten(0, 1), torch.tensor(np.array(expected, np.float32)).to(NAMES[at["weights"]]))
@@ -277,6 +283,30 @@ def test_what_is_taken_from_logsumexp(scores: str) -> None:
     assert torch.equal(ids, chosen)
     assert_bits(weights, powers.float())
     assert not torch.equal(weights, router(logits, w={}, p=p, at=at | {"normalizer": "sum"})[1])
+
+
+def test_softmax_of_16_bits_is_torchs_own() -> None:
+    """Which is another one than that of fp32, rounded. The row was served by vLLM 0.32.0 on an AMD EPYC (gpt_oss), the
+    weights are those that it recorded; the last one lies next to a border: divided by the sum it is 0.09521484375.
+    """
+    p, at = PARAMETERS | {"experts": 4, "top_k": 4}, AT | {"timing": "after_topk", "scores": BF16, "weights": FP32}
+    row = torch.tensor([[[2.46875, 1.984375, 1.8984375, 1.0]]], dtype=BF16)
+    assert router(row, w={}, p=p, at=at)[1].flatten().tolist() == [0.4140625, 0.255859375, 0.234375, 0.095703125]
+    logits = torch.randn(1, 1 << 20, 4, generator=torch.Generator().manual_seed(0)).to(BF16).sort(descending=True)[0]
+    weights = router(logits, w={}, p=p, at=at)[1].to(BF16)
+    assert torch.equal(weights, logits.softmax(-1))
+    assert not torch.equal(weights, logits.float().softmax(-1).to(BF16))
+
+
+def test_softmax_of_4_numbers_of_bf16_step_by_step() -> None:
+    """The C library's exp, added one after the other, times the reciprocal of the sum."""
+    if torch.backends.cpu.get_cpu_capability() != "AVX2":
+        pytest.skip("torch's softmax of bf16 was looked at with AVX2 only")
+    logits = torch.randn(1 << 20, 4, generator=torch.Generator().manual_seed(0)).to(BF16)
+    powers = cpu.expf(logits.float() - logits.float().amax(-1, keepdim=True))
+    total = sum_axis(powers, parse("sequential"), -1, accumulate=FP32).unsqueeze(-1)
+    assert torch.equal((powers * (1 / total)).to(BF16), logits.softmax(-1))
+    assert not torch.equal((powers / total).to(BF16), logits.softmax(-1))
 
 
 def test_ranked_on_logits() -> None:

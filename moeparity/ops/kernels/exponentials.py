@@ -1,4 +1,4 @@
-"""exp, exp2 and log whose bits depend on no library; Sleef's expf; sigmoid, silu and softmax step by step."""
+"""exp, exp2 and log whose bits depend on no library; sigmoid, silu and softmax step by step."""
 
 from __future__ import annotations
 
@@ -9,27 +9,14 @@ import torch
 import torch.nn.functional as F
 
 from moeparity.numerics import cpu, cuda
-from moeparity.numerics.fma import fma
 from moeparity.numerics.joined_steps import Apply, call
 from moeparity.numerics.orders import NATIVE, parse
 from moeparity.numerics.rounding import wide, working
 from moeparity.numerics.summation import sum_axis
 
-# From sleefsimdsp.c, xexpf: 1 / ln 2, ln 2 in two parts, and the polynomial from its highest power down.
-_INVERSE_LN2 = 1.442695040888963407
-_LN2 = (0.693145751953125, 1.428606765330187045e-06)
-_POLYNOMIAL = (
-    0.000198527617612853646278381,
-    0.00139304355252534151077271,
-    0.00833336077630519866943359,
-    0.0416664853692054748535156,
-    0.166666671633720397949219,
-    0.5,
-)
-_UNDERFLOW = -104.0
-CUDA_FAST, U20, LIBM = "cuda_fast", "u20", "libm"
+CUDA_FAST, U20, SLEEF = "cuda_fast", "u20", "sleef"
 """The forms of CUDA's functions under -use_fast_math, which also flushes subnormal numbers to zero, of torch's exp_u20
-for AVX-512, and of the C library's expf."""
+for AVX-512, and of Sleef's expf."""
 
 
 def exp(x: torch.Tensor) -> torch.Tensor:
@@ -51,24 +38,6 @@ def _by_fp64(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) 
     return function(x.double()).to(x.dtype)
 
 
-def sleef_exp(x: torch.Tensor) -> torch.Tensor:
-    """Sleef's expf_u10 as built with FMA, for fp32 x <= 104: the exp in ATen's softmax on CPU.
-
-    Imitates Sleef 3.6, xexpf (the version vectorised for AVX2 and AVX-512); compared with torch 2.13.0 on AVX2.
-    """
-    high, low = (torch.tensor(-part, dtype=torch.float32, device=x.device) for part in _LN2)
-    first, *others = (torch.tensor(c, dtype=torch.float32, device=x.device) for c in _POLYNOMIAL)
-    turns = (x * _INVERSE_LN2).round()
-    reduced = fma(turns, low, fma(turns, high, x))
-    total = first
-    for coefficient in others:
-        total = fma(total, reduced, coefficient)
-    total = 1 + fma(reduced * reduced, total, reduced)
-    # In fp64 the power of two is exact, and subnormal results are rounded only once.
-    scaled = (total.double() * torch.exp2(turns.double())).float()
-    return torch.where(x < _UNDERFLOW, 0.0, scaled)
-
-
 def sigmoid(x: torch.Tensor, form: str, apply: Apply = call) -> torch.Tensor:
     """The sigmoid by `form`: torch's own kernel in x's dtype, or 1 / (1 + exp(-x)) in fp32 or fp64, each step
     rounded.
@@ -81,12 +50,12 @@ def sigmoid(x: torch.Tensor, form: str, apply: Apply = call) -> torch.Tensor:
 
 
 def silu(x: torch.Tensor, form: str, apply: Apply = call) -> torch.Tensor:
-    """silu by `form`: torch's own; x times the written sigmoid (`u20`, `libm`); or x / (1 + exp(-x)), each step
+    """silu by `form`: torch's own; x times the written sigmoid (`u20`, `sleef`); or x / (1 + exp(-x)), each step
     rounded.
     """
     if form == NATIVE:
         return apply(F.silu, x)
-    if form in (U20, LIBM):
+    if form in (U20, SLEEF):
         return wide(x) * sigmoid(x, form)
     divide = cuda.fast_divide if form == CUDA_FAST and wide(x).dtype == torch.float32 else torch.div
     return divide(wide(x), 1 + _exp(-wide(x), form))
@@ -94,7 +63,7 @@ def silu(x: torch.Tensor, form: str, apply: Apply = call) -> torch.Tensor:
 
 def _exp(x: torch.Tensor, form: str) -> torch.Tensor:
     """exp in the form that `logistic` names; for fp64 it is torch's."""
-    functions = {"cuda": cuda.expf, CUDA_FAST: cuda.fast_expf, U20: cpu.exp_u20, LIBM: cpu.expf}
+    functions = {"cuda": cuda.expf, CUDA_FAST: cuda.fast_expf, U20: cpu.exp_u20, SLEEF: cpu.sleef_exp}
     return functions.get(form, torch.exp)(x) if x.dtype == torch.float32 else torch.exp(x)
 
 
@@ -108,7 +77,7 @@ def softmax(scores: torch.Tensor, step: torch.dtype, at: Mapping[str, Any]) -> t
         return F.softmax(scores, dim=-1, dtype=step)
     x = scores.to(step)
     x = x - x.amax(-1, keepdim=True)
-    e = sleef_exp(x) if at["exp"] == "sleef" and step == torch.float32 else exp(x)
+    e = cpu.sleef_exp(x) if at["exp"] == SLEEF and step == torch.float32 else exp(x)
     total = row_sum(e, at["denominator"])
     return e / total if at["softmax"] == "divide" else e * (1 / total)
 

@@ -31,7 +31,7 @@ def router(
     replayed: int64 [B, T, K], experts in any order that replace the router's own choice; they take the slots in which
     the router itself ranks them. replayed_weights: [B, T, K], the weights of these experts, kept in their dtype.
     """
-    flat = logits.reshape(-1, logits.shape[-1]).to(working(logits.dtype, at["scores"]))
+    flat = _operand(logits, p, at)
     after = at.get("timing") == AFTER
     scores = flat if after else _scores(flat, p, at)
     ranked = flat if after or at.get("rank_on") == "logits" else _ranked(scores, w, at)
@@ -43,6 +43,16 @@ def router(
     else:
         weights = _of_expert(ids, replayed.reshape(ids.shape), replayed_weights.reshape(ids.shape))
     return ids.view(*logits.shape[:-1], -1), weights.view(*logits.shape[:-1], -1)
+
+
+def _operand(logits: torch.Tensor, p: Settings, at: Settings) -> torch.Tensor:
+    """logits [B, T, E] -> [N, E] in the dtype in which they are scored. torch's own softmax has a kernel for 16 bits,
+    which computes in fp32 otherwise than its kernel for fp32.
+    """
+    flat = logits.reshape(-1, logits.shape[-1])
+    if p["score"] == "softmax" and at["softmax"] == orders.NATIVE and logits.dtype == at["scores"]:
+        return flat
+    return flat.to(working(logits.dtype, at["scores"]))
 
 
 def _weights(scores: torch.Tensor, p: Settings, at: Settings) -> torch.Tensor:
@@ -85,7 +95,7 @@ def selection(logits: torch.Tensor, *, w: Weights, p: Settings, at: Settings) ->
     """The values by which `router` ranks the experts, before and after groups are masked; logits, results: [B, T,
     E].
     """
-    flat = logits.reshape(-1, logits.shape[-1]).to(working(logits.dtype, at["scores"]))
+    flat = _operand(logits, p, at)
     before = flat if ranks_logits(at) else _ranked(_scores(flat, p, at), w, at)
     after = _best_groups_only(before, p, at) if p["groups"] > 1 else before
     return before.view(logits.shape), after.view(logits.shape)
@@ -105,7 +115,7 @@ def _scores(logits: torch.Tensor, p: Settings, at: Settings) -> torch.Tensor:
 
 
 def _softmax(logits: torch.Tensor, at: Settings) -> torch.Tensor:
-    if at["softmax"] == "native":
+    if at["softmax"] == orders.NATIVE:
         return F.softmax(logits, dim=-1)
     powers = _exp(logits - logits.amax(dim=-1, keepdim=True), at)
     total = _sum(powers, at["denominator"])

@@ -60,11 +60,11 @@ def test_bf16_gemms_have_the_bits_of_the_gpu(number: int) -> None:
         ours = chained(instruction("h200", "bf16"), x, weight, split(k, plan["split_k"]))
         assert count_of_others(ours, recorded) == 0, rows
         assert count_of_others(ours.bfloat16(), tensors[f"{rows} {k} {n}/cublas"]) == 0, rows
-        few, told = x[:NEIGHBOURS], recorded[:NEIGHBOURS]
-        compared += told.numel()
-        of_a100 += count_of_others(chained(instruction("a100", "bf16"), few, weight, split(k, plan["split_k"])), told)
+        few, corner = x[:NEIGHBOURS], recorded[:NEIGHBOURS]
+        compared += corner.numel()
+        of_a100 += count_of_others(chained(instruction("a100", "bf16"), few, weight, split(k, plan["split_k"])), corner)
         if plan["split_k"] > 1:
-            unsplit += told.numel() - count_of_others(chained(instruction("h200", "bf16"), few, weight, k), told)
+            unsplit += corner.numel() - count_of_others(chained(instruction("h200", "bf16"), few, weight, k), corner)
     assert of_a100 >= 0.8 * compared
     # With K in one chain hardly a number is the same, so that the plan shows.
     assert unsplit <= 0.05 * compared

@@ -141,7 +141,7 @@ ROUTER = Op(
             "denominator",
             "in which order exp(x - max) is added up, in fp32: torch's own sum, or one written out",
             condition={"score": ("softmax",)},
-            when={"softmax": ("divide", "reciprocal")},
+            when={"softmax": ("divide", "reciprocal"), "normalizer": ("sum", None)},
         ),
         Attribute(
             name="sigmoid",

@@ -1,6 +1,7 @@
 """The one table of approximate instructions, whose bits no document fixes.
 
-Each is taken to be correctly rounded. Every launch names those it met (`Run.assumed`). To use what was measured on a
+Each is taken to be correctly rounded. Every launch names those it met and takes so (`Run.assumed`). `TABLES` are those
+of fp32 as an H200 has them: `load(text, approximations=TABLES)`. To use what was measured on a
 device instead: `load(text, approximations={"ex2.approx.f32": function})`. Such a function maps numbers of the
 instruction's type, or their bits, to the same.
 """
@@ -12,7 +13,9 @@ from decimal import Decimal, localcontext
 from types import MappingProxyType
 
 import numpy as np
+import torch
 
+from moeparity.numerics.special_functions.functions import APPROXIMATE, approximate
 from moeparity.ptx.formats import Array, canonical, narrow, widen
 from moeparity.ptx.instructions.packed import on_both_halves
 
@@ -106,3 +109,37 @@ APPROXIMATIONS: Mapping[str, Callable[..., Array]] = MappingProxyType({
     "div.full.f32": _divide,
 })  # fmt: skip
 """Name without `.ftz` -> what it is taken to compute."""
+
+
+def _by_table(name: str) -> Callable[[Array], Array]:
+    def looked_up(x: Array) -> Array:
+        numbers = torch.from_numpy(np.ascontiguousarray(x, np.float32))
+        return canonical(approximate(name, numbers).numpy())
+
+    return looked_up
+
+
+def _quotient(*, full: bool) -> Callable[[Array, Array], Array]:
+    """a times the reciprocal of b by table; a small b, and with `full` a large one, is scaled first, and a with it.
+
+    As ptxas 13.5.37 writes div.approx and div.full out for sm_90 (nvdisasm).
+    """
+    reciprocal = _by_table("rcp")
+
+    def divided(a: Array, b: Array) -> Array:
+        scale = np.where(np.abs(b) >= _LEAST, np.float32(1), np.float32(2.0**24))
+        if full:
+            scale = np.where(np.abs(b) > np.float32(2.0**126), np.float32(0.25), scale)
+        return canonical(reciprocal(b * scale) * (a * scale))
+
+    return divided
+
+
+_LEAST = np.float32(2.0**-126)
+
+TABLES: Mapping[str, Callable[..., Array]] = MappingProxyType({
+    **{name: _by_table(function) for name, function in APPROXIMATE.items()},
+    "div.approx.f32": _quotient(full=False),
+    "div.full.f32": _quotient(full=True),
+})  # fmt: skip
+"""Name without `.ftz` -> what an H200 computes (tests/recorded/h200); `tanh` and 16 bits have no table."""

@@ -30,8 +30,8 @@ _LIMIT = 10_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What a launch was: how many instructions all threads ran together, and the approximate ones, whose results are
-    assumed.
+    """What a launch was: how many instructions all threads ran together, and the approximate ones that were taken to be
+    correctly rounded.
 
     contractible: how many products and sums the assembler may join to one fma, whatever was done here (`contraction`).
     """
@@ -51,7 +51,7 @@ def load(
     products and sums without explicit rounding are one fma if ptxas makes them one (`contraction`); if False none is,
     as with ptxas's `--fmad=false`. Raises PtxError.
     """
-    return Module(text, {**APPROXIMATIONS, **(approximations or {})}, contract=contract)
+    return Module(text, approximations or {}, contract=contract)
 
 
 class Module:
@@ -62,7 +62,8 @@ class Module:
         """The file as it was given."""
         self._source = read(text)
         self._contract = contract
-        self._approximations = approximations
+        self._approximations = {**APPROXIMATIONS, **approximations}
+        self._measured = frozenset(approximations)
         self._globals = Globals(self._source.variables)
         self._kernels: dict[str, Kernel] = {}
         self._layouts: dict[str, Layout] = {}
@@ -178,6 +179,7 @@ class Module:
         with np.errstate(all="ignore"):
             space = _Space(buffers, sizes, parameters)
             instructions, assumed = _run(layout, program, extents, space, rng, limit, together=together)
+        assumed = tuple(name for name in assumed if name not in self._measured)
         return Run(instructions=instructions, assumed=assumed, contractible=len(self.contractible(kernel)))
 
     def _kernel(self, name: str) -> Kernel:

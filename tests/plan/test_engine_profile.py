@@ -57,11 +57,16 @@ def test_it_binds_to_every_architecture(name: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def clipped(tmp_path_factory: pytest.TempPathFactory) -> Graph:
-    """OLMoE with clipped queries, keys and values, for what concerns clamps."""
-    path = tmp_path_factory.mktemp("olmoe") / "config.json"
-    path.write_text(json.dumps({**json.loads(CONFIGS["olmoe"].read_text("utf-8")), "clip_qkv": 8.0}), "utf-8")
-    return expand(Config(path))
+def variants(tmp_path_factory: pytest.TempPathFactory) -> list[Graph]:
+    """OLMoE with clipped queries, keys and values, for what concerns clamps; Qwen3 MoE without renormalised weights."""
+    folder = tmp_path_factory.mktemp("variants")
+    graphs = []
+    for model, field, value in (("olmoe", "clip_qkv", 8.0), ("qwen3_moe", "norm_topk_prob", False)):
+        path = folder / model / "config.json"
+        path.parent.mkdir()
+        path.write_text(json.dumps({**json.loads(CONFIGS[model].read_text("utf-8")), field: value}), "utf-8")
+        graphs.append(expand(Config(path)))
+    return graphs
 
 
 def of_its_sizes(expanded: Graph, rule: Rule) -> Graph:
@@ -71,8 +76,8 @@ def of_its_sizes(expanded: Graph, rule: Rule) -> Graph:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_rule_matches_nothing(name: str, clipped: Graph) -> None:
-    graphs = [clipped, *(graph(architecture) for architecture in CONFIGS)]
+def test_no_rule_matches_nothing(name: str, variants: list[Graph]) -> None:
+    graphs = [*variants, *(graph(architecture) for architecture in CONFIGS)]
     places_of = [{(node.name, a.name) for node in expanded.nodes for a in node.attributes} for expanded in graphs]
     for rule in (rule for layer in profile(name).layers for rule in layer):
         matches = set()

@@ -2,8 +2,8 @@
 
 Each function is a quadratic in the low bits of a significand, with coefficients by its high bits: bcarlet/ptx-math
 2c7dc92 (MIT, LICENSE.ptx-math beside this file), which holds for every fp32 input on sm_50 to sm_75, sqrt from sm_60
-on, sin and cos from sm_70 on. That later GPUs have the same tables is inferred: 13.2 % of `rcp` on an A100 differ from
-the nearest number, as by this table.
+on, sin and cos from sm_70 on. An H200 (sm_90) has the same (tests/recorded/h200); that other GPUs from sm_80 on have is
+inferred: 13.2 % of `rcp` on an A100 differ from the nearest number, as by this table.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def _operand(logits: torch.Tensor, p: Settings, at: Settings) -> torch.Tensor:
     which computes in fp32 otherwise than its kernel for fp32.
     """
     flat = logits.reshape(-1, logits.shape[-1])
-    if p["score"] == "softmax" and at["softmax"] == orders.NATIVE and logits.dtype == at["scores"]:
+    if p["score"] == "softmax" and at.get("softmax") == orders.NATIVE and logits.dtype == at["scores"]:
         return flat
     return flat.to(working(logits.dtype, at["scores"]))
 

@@ -1,0 +1,48 @@
+"""Engines' kernels in the interpreter held to what an H200 wrote on the same arguments (tests/recorded/h200)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+
+from moeparity import ptx
+from tests.recorded.files import H200
+from tests.recorded.launches import Replayed, read
+
+LAUNCHES = list(read(H200 / "launches.safetensors"))
+BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def ran(launch: Replayed, approximations: Mapping[str, Any]) -> tuple[ptx.Run, int]:
+    """What the launch was, and how many numbers of its arrays are other bits than the GPU's."""
+    args = copy.deepcopy(list(launch.args))
+    run = ptx.load(launch.text, approximations=approximations).launch(launch.kernel, args=args, **launch.shape)
+    different = 0
+    for place, argument in enumerate(args):
+        if isinstance(argument, torch.Tensor):
+            theirs = launch.written.get(place, launch.args[place])
+            assert isinstance(theirs, torch.Tensor)
+            bits = BITS[argument.element_size()]
+            different += int((argument.view(bits) != theirs.view(bits)).sum())
+    return run, different
+
+
+@pytest.mark.parametrize("launch", LAUNCHES, ids=lambda launch: launch.name)
+def test_a_kernel_writes_what_the_gpu_wrote(launch: Replayed) -> None:
+    """With the tables, all bits; where a result rests on tanh, of which there is no table, many are others."""
+    run, different = ran(launch, ptx.TABLES)
+    if "tanh.approx.f32" in run.assumed:
+        assert different > 100
+    else:
+        assert different == 0
+
+
+def test_taken_to_be_correctly_rounded_some_numbers_are_others() -> None:
+    """So the launches tell tables from rounding to nearest."""
+    rested = [launch for launch in LAUNCHES if "ex2.approx" in launch.text or "div.full" in launch.text]
+    assert sum(ran(launch, {})[1] > 0 for launch in rested) >= 10
+    assert {name for launch in LAUNCHES for name in ran(launch, ptx.TABLES)[0].assumed} == {"tanh.approx.f32"}

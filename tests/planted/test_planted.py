@@ -46,7 +46,10 @@ HOST_DEPENDENT = {
         for name in ("tensor", "blocks")
     },
     "linear:splits=2": "whether a GEMM of 256 inputs adds two halves of its own accord is up to the CPU's GEMM kernels",
-    "sigmoid_gate:logistic=sleef": "torch's own sigmoid takes Sleef's exp too, where the CPU's vectors have no other",
+    **{
+        f"sigmoid_gate:logistic={exp}": "torch's own sigmoid takes Sleef's exp too, on some CPUs"
+        for exp in ("sleef", "native")
+    },
     **{f"swiglu:{name}": "only where torch's silu chooses by position" for name in ("tensor", "blocks")},
     **planted_moe.HOST_DEPENDENT,
     "embedding:tensor": "only -0 becomes +0, and the fixture has none",

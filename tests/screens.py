@@ -35,12 +35,12 @@ def text_of(screens: Screens) -> str:
     return "\n".join(parts)
 
 
-def compare(path: Path, text: str) -> None:
-    """Hold a text to the file that keeps it; writes the file anew where that was asked for."""
+def golden(path: Path, text: str) -> str:
+    """What the file keeps; the text is written into it first where that was asked for."""
     if UPDATE:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, "utf-8")
-    assert text == path.read_text("utf-8")
+    return path.read_text("utf-8")
 
 
 def _without_closing(blocks: list[Block]) -> list[str]:

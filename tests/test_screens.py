@@ -17,7 +17,7 @@ from tests.evidence.screens import documents as of_evidence
 from tests.logs.screens import documents as of_logs
 from tests.probe.screens import documents as of_probe
 from tests.ranks.screens import documents as of_ranks
-from tests.screens import Screens, compare, text_of
+from tests.screens import Screens, golden, text_of
 
 TESTS = Path(__file__).parent
 FOLDER = TESTS / "bisection" / "screens"
@@ -44,12 +44,14 @@ def name_of(section: Section) -> str:
 @pytest.mark.parametrize("section", SECTIONS, ids=name_of)
 def test_a_section_prints_its_text(section: Section) -> None:
     name = name_of(section)
-    compare(FOLDER / f"{name}.txt", text_of({case: list(section.show(of)) for case, of in REPORTS[name].items()}))
+    text = text_of({case: list(section.show(of)) for case, of in REPORTS[name].items()})
+    assert text == golden(FOLDER / f"{name}.txt", text)
 
 
 @pytest.mark.parametrize(("room", "name"), DOCUMENTS, ids=[f"{room}/{name}" for room, name in DOCUMENTS])
 def test_a_document_prints_its_text(room: str, name: str) -> None:
-    compare(TESTS / room / f"{name}.txt", text_of(ROOMS[room][name]))
+    text = text_of(ROOMS[room][name])
+    assert text == golden(TESTS / room / f"{name}.txt", text)
 
 
 def test_no_section_is_without_a_text_and_no_text_without_a_section() -> None:

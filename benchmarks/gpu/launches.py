@@ -2,6 +2,7 @@
 
     python -m benchmarks.gpu.launches record FOLDER              # here: with the toolchain of tests/engines/cuda
     python -m benchmarks.gpu.launches replay FILE --out FOLDER   # with a GPU; nothing is compiled there
+    python -m benchmarks.gpu.launches keep RECORDS --out FILE    # of RECORDS/NAME.rec and RECORDS/NAME, replayed
 
 A record has, of every launch, the PTX, the machine code that ptxas makes of it, the arguments, and what the interpreter
 wrote. A replay gives the machine code the same arguments and holds what it wrote to that.
@@ -13,7 +14,7 @@ import argparse
 import copy
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -27,6 +28,10 @@ from moeparity import ptx
 from moeparity.numerics.bits import int_view
 from moeparity.ptx.launch_arguments import Argument, parameter_bytes
 from tests.engines.launches import Launch, Record, arrays, changed, read, recorded
+from tests.recorded.launches import Kept, write
+
+MOST_BYTES = 320_000
+"""Of a launch's arrays, if it is kept for tests."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,16 +65,12 @@ def replayed(record: Record, driver: Driver, launch: Launch) -> Replayed:
     starts = list(arrays(launch.before))
     numbers = differ = ulp = 0
     for place in of_interpreter.keys() | of_device.keys():
-        start, ours, theirs = (_bits(x) for x in (starts[place], *(of.get(place, starts[place]) for of in
+        start, ours, theirs = (int_view(x).long() for x in (starts[place], *(of.get(place, starts[place]) for of in
                                                                    (of_interpreter, of_device))))  # fmt: skip
         numbers += int(((ours != start) | (theirs != start)).sum())
         differ += int((ours != theirs).sum())
         ulp = max(ulp, int((ours - theirs).abs().max()))
     return Replayed(**facts, numbers=numbers, differ=differ, ulp=ulp, written=of_device)
-
-
-def _bits(x: torch.Tensor) -> torch.Tensor:
-    return (x.view(torch.int8) if x.element_size() == 1 else int_view(x)).long()
 
 
 @cache
@@ -96,12 +97,41 @@ def run_on_device(record: Record, driver: Driver, launch: Launch, args: Sequence
     memory.fetch()
 
 
+def by_ranks(record: Record) -> list[Launch]:
+    """The launches as they are replayed: ranks wait for each other, and could wait for ever, so these come last."""
+    return sorted(record.launches, key=lambda launch: len(launch.before))
+
+
+def launches_to_keep(folder: Path) -> Iterator[Kept]:
+    """Of every record and its replays: launches of one rank that the device ran, on small arrays and numbers alone."""
+    for file in sorted(folder.glob("*.rec")):
+        record = read(file)
+        for number, launch in enumerate(by_ranks(record)):
+            replay = folder / file.stem / f"{number:04}.pt"
+            args = [x for x in launch.before[0] if isinstance(x, torch.Tensor | int | float)]
+            places = [place for place, argument in enumerate(args) if isinstance(argument, torch.Tensor)]
+            size = sum(x.nbytes for x in args if isinstance(x, torch.Tensor))
+            if len(launch.before) > 1 or len(args) < len(launch.before[0]) or size > MOST_BYTES or not replay.exists():
+                continue
+            replayed_launch: dict[str, Any] = torch.load(replay, weights_only=False)
+            if replayed_launch["error"]:
+                continue
+            yield Kept(
+                name=" ".join(launch.comparison).strip() or f"{file.stem} {launch.kernel} {number}",
+                text=record.texts[launch.text],
+                kernel=launch.kernel,
+                shape={name: getattr(launch, name) for name in ("grid", "block", "cluster", "shared")},
+                args=args,
+                written={places[place]: x for place, x in replayed_launch["written"].items()},
+            )
+
+
 def main() -> int:
-    """Record or replay."""
+    """Record, replay, or keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["record", "replay"])
+    parser.add_argument("what", choices=["record", "replay", "keep"])
     parser.add_argument("file", type=Path)
-    parser.add_argument("--out", type=Path, help="the folder of what was replayed, a file for each launch")
+    parser.add_argument("--out", type=Path, help="where replays go, a file for each launch; or what tests read")
     parser.add_argument("--first", type=int, default=0, help="the launch to begin with")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -115,10 +145,12 @@ def main() -> int:
             if not file.exists():
                 recorded(comparisons).write(file)
         return 0
+    if options.what == "keep":
+        write(options.out, launches_to_keep(options.file))
+        return 0
     options.out.mkdir(parents=True, exist_ok=True)
     record, driver = read(options.file), Driver()
-    # Ranks wait for each other, and could wait for ever: they come last.
-    launches = sorted(record.launches, key=lambda launch: len(launch.before))
+    launches = by_ranks(record)
     for number, launch in list(enumerate(launches))[options.first :]:
         row = replayed(record, driver, launch)
         torch.save(asdict(row), options.out / f"{number:04}.pt")

@@ -45,9 +45,10 @@ class _Scores:
 def scores(
     model: Model, tokens: TokenSet, plans: Mapping[_Key, BoundGraph], progress: Callback | None = None
 ) -> dict[_Key, Tensor]:
-    """log P of the scored tokens under each plan: fp64 [N] in nats, sequence by sequence.
+    """The log-probabilities that each plan gives the tokens under the loss mask: fp64 [N] in nats, one sequence after
+    the other. All plans run in one pass.
 
-    `tokens` are on the model's device. A plan that an op refuses on these tokens is left out.
+    `tokens` are on the model's device. A plan that cannot run on these tokens, since an op refuses, has no entry.
     """
     pending = dict(plans)
     while pending:

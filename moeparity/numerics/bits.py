@@ -9,11 +9,14 @@ _INT_OF = {
     torch.float16: torch.int16,
     torch.float32: torch.int32,
     torch.float64: torch.int64,
+    torch.float8_e4m3fn: torch.int8,
+    torch.float8_e5m2: torch.int8,
 }
 
 
 def int_view(x: torch.Tensor) -> torch.Tensor:
-    """The same storage read as signed integers of the same width: bf16 and fp16 as int16, fp32 as int32, fp64 as int64.
+    """The same storage read as signed integers of the same width: fp8 as int8, bf16 and fp16 as int16, fp32 as int32,
+    fp64 as int64.
 
     Integer and bool tensors come back unchanged. Shape and strides are kept.
     """

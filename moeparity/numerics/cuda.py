@@ -1,7 +1,8 @@
 """exp, log and tanh of fp32 as CUDA's device library computes them, with and without -use_fast_math.
 
 Every step is that of the PTX that nvcc 13.5 makes for sm_90 (run: tests/engines/cuda). `ex2.approx` and `rcp.approx`,
-whose bits no document fixes, are taken to be correctly rounded; a GPU may give a neighbouring number.
+whose bits no document fixes, are taken to be correctly rounded. An H200 gives a neighbouring number for many inputs;
+`special_functions` has its tables, which this module does not use yet.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ def expf(x: torch.Tensor) -> torch.Tensor:
 
 
 def logf(x: torch.Tensor) -> torch.Tensor:
-    """`logf` of fp32 x: the exponent times ln 2, and a polynomial of a number between 2/3 and 4/3."""
+    """`logf` of fp32 x: x is a power of two times a number between 2/3 and 4/3, whose logarithm is a polynomial; the
+    power's exponent times ln 2 is added.
+    """
     tiny = x < _TINY
     scaled = torch.where(tiny, x * 2.0**23, x)
     bits = scaled.contiguous().view(torch.int32)

@@ -22,6 +22,8 @@ from moeparity.ptx.instructions.packed import on_both_halves
 _PLACES = 60
 _ERROR = 2.0**-50
 """Relative error that a function of fp64 surely stays below."""
+_LEAST = np.float32(2.0**-126)
+"""The smallest normal number of fp32."""
 
 
 def _two_to(x: Decimal) -> Decimal:
@@ -43,7 +45,11 @@ def rounded(
     exactly: Callable[[Decimal], Decimal],
     narrowed: Callable[[Array], Array],
 ) -> Array:
-    """A function of fp64, rounded once by `narrowed`; by decimals of 60 places where fp64 cannot decide."""
+    """The function of x, rounded to nearest by `narrowed`, as if it had been computed without error.
+
+    It is computed in fp64. Where an error of fp64 could change the rounding, `exactly` computes it with 60 decimal
+    places.
+    """
     wide = x.astype(np.float64)
     value = function(wide)
     below, above = narrowed(value * (1 - _ERROR)), narrowed(value * (1 + _ERROR))
@@ -134,8 +140,6 @@ def _quotient(*, full: bool) -> Callable[[Array, Array], Array]:
 
     return divided
 
-
-_LEAST = np.float32(2.0**-126)
 
 TABLES: Mapping[str, Callable[..., Array]] = MappingProxyType({
     **{name: _by_table(function) for name, function in APPROXIMATE.items()},

@@ -123,13 +123,13 @@ class Module:
         seed: int | None = None,
         limit: int = _LIMIT,
     ) -> Run:
-        """Runs a kernel; what it writes is in the arrays of `args` when this returns.
+        """Run a kernel. When this returns, the arrays among `args` hold what the kernel wrote to them.
 
-        grid, block: the number of blocks, and of threads in a block, in x, or in x, y and z. args: one for each
-        parameter; tensors and arrays of any dtype, contiguous, on the CPU. shared: bytes of dynamic shared memory.
-        cluster: blocks of a cluster. seed: draws the order in which threads go on, among all legal orders; without a
-        seed it is always the same one. limit: the number of steps after which a kernel is given up. Raises PtxError; an
-        UnknownInstruction among these is raised before anything runs.
+        grid: how many blocks; block: how many threads in each; either as one number (x), or as up to three (x, y, z).
+        args: one for each parameter of the kernel; tensors and arrays of any dtype, contiguous, on the CPU. shared:
+        bytes of dynamic shared memory. cluster: blocks of a cluster. seed: draws the order in which threads go on,
+        among all legal orders; without a seed it is always the same one. limit: the number of steps after which a
+        kernel is given up. Raises PtxError; an UnknownInstruction among these is raised before anything runs.
         """
         extents = _Extents.of(grid, block, cluster, ranks=1)
         return self._launched(kernel, extents, [args], shared, seed, limit, together=False)

@@ -17,7 +17,7 @@ Argument = torch.Tensor | int | float
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replayed:
+class Kept:
     """A launch: the kernel's PTX, its shape and arguments, and the arrays that the GPU changed, by their argument."""
 
     name: str
@@ -29,7 +29,7 @@ class Replayed:
     written: Mapping[int, torch.Tensor]
 
 
-def write(file: Path, launches: Iterable[Replayed]) -> None:
+def write(file: Path, launches: Iterable[Kept]) -> None:
     """All of them; the metadata says what is no tensor."""
     tensors: dict[str, torch.Tensor] = {}
     facts = []
@@ -44,7 +44,7 @@ def write(file: Path, launches: Iterable[Replayed]) -> None:
     save_file(tensors, file, {"launches": json.dumps(facts)})
 
 
-def read(file: Path) -> Iterator[Replayed]:
+def read(file: Path) -> Iterator[Kept]:
     """What `write` wrote."""
     with safe_open(file, "pt") as tensors:
         keys = list(tensors.keys())
@@ -54,7 +54,7 @@ def read(file: Path) -> Iterator[Replayed]:
                 for place, x in enumerate(facts["args"])
             ]
             start = f"{number}/written/"
-            yield Replayed(
+            yield Kept(
                 name=facts["name"],
                 text=zlib.decompress(tensors.get_tensor(f"{number}/text").numpy().tobytes()).decode(),
                 kernel=facts["kernel"],

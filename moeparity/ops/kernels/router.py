@@ -74,8 +74,9 @@ def _chosen(scores: torch.Tensor, ranked: torch.Tensor, ids: torch.Tensor, w: We
 
 
 def _own_order(own_ids: torch.Tensor, replayed: torch.Tensor, ranked: torch.Tensor, at: Settings) -> torch.Tensor:
-    """The experts `replayed` in the order in which the router ranks them, all [N, K]; `own_ids` where these are the
-    same set.
+    """Put the replayed experts of each token into the order in which the router ranks them; all are [N, K].
+
+    A token whose replayed experts are those that the router chose itself keeps the router's own order (`own_ids`).
     """
     # Ascending, so that ties go by expert id here too. Groups that the router would drop do not matter any more.
     ascending = replayed.sort(dim=-1).values

@@ -108,7 +108,9 @@ class EffectEdit(Model):
 
 
 class ResultEdit(Model):
-    """The node's result changed: `divided` by a number; of a router, tokens beyond an expert's `capacity` dropped."""
+    """How a fault changes what a node gives: it is `divided` by a number; or a router drops the tokens that exceed an
+    expert's `capacity`.
+    """
 
     divided: Reference | None = None
     capacity: Reference | None = None

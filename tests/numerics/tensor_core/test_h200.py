@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from benchmarks.gpu.hardware import ROWS, SHAPES, integers
-from moeparity.numerics.bits import int_view
 from moeparity.numerics.tensor_core.instructions import Instruction, instruction
 from moeparity.numerics.tensor_core.product import multiply_add
-from tests.recorded.files import read
+from tests.recorded.files import count_of_others, read
 
 NVJET = 66
 """The number of cuBLASLt's algorithm for aligned shapes on Hopper."""
@@ -37,10 +36,6 @@ def chained(of: Instruction, x: torch.Tensor, weight: torch.Tensor, slice_of_k: 
 def split(k: int, count: int) -> int:
     """How long nvjet's slices are where K is split."""
     return math.ceil(math.ceil(k / GRAIN) / count) * GRAIN
-
-
-def count_of_others(ours: torch.Tensor, theirs: torch.Tensor) -> int:
-    return int((int_view(ours) != int_view(theirs)).sum())
 
 
 @pytest.mark.parametrize("number", range(len(SHAPES)))

@@ -18,7 +18,7 @@ from moeparity.errors import SpecError
 from moeparity.numerics.bits import int_view
 from moeparity.ops.attribute import Value
 from moeparity.plan.bound import BoundGraph
-from moeparity.plan.faults.apply import experts_of
+from moeparity.plan.faults.apply import exchanged_experts, experts_of
 from moeparity.plan.faults.fault import Fault, Planted, planted, written
 from moeparity.plan.faults.plant import candidates, domain, rewritten, start
 from moeparity.plan.faults.reader import shipped_faults
@@ -85,10 +85,10 @@ def _places(
             domains[name] = checkpoints
         else:
             domains[name] = tuple(dict.fromkeys((*options, *widths))) if free.type == "width" else options
-    exchanged = any(edit.exchanged for edit in fault.spec.rewrite.weights.values())
     for values in (dict(zip(domains, each, strict=True)) for each in product(*domains.values())):
+        pair = exchanged_experts(fault, values)
         # Two that have each other's weights are named once.
-        if not exchanged or values["other"] not in suspects[: suspects.index(int(values["expert"])) + 1]:
+        if pair is None or pair[1] not in suspects[: suspects.index(pair[0]) + 1]:
             yield place_of(node, fault, values), number
 
 

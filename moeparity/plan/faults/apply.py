@@ -51,6 +51,12 @@ def _value(reference: Any, values: Values) -> Any:
     return values[reference[1:]] if isinstance(reference, str) and reference.startswith("$") else reference
 
 
+def exchanged_experts(fault: Fault, values: Values) -> tuple[int, int] | None:
+    """The two experts that have each other's weights under a fault with these values; None if it exchanges none."""
+    edit = next((edit for edit in fault.spec.rewrite.weights.values() if edit.exchanged is not None), None)
+    return None if edit is None else (int(_value(edit.expert, values)), int(_value(edit.exchanged, values)))
+
+
 def _params(node: Node, plant: Planted, values: Values) -> dict[str, Any]:
     params = dict(node.params)
     for name, edit in plant.fault.spec.rewrite.params.items():

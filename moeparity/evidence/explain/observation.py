@@ -47,8 +47,8 @@ class Observation:
     def sample(self, region: tuple[Node, ...], earlier: tuple[Sample, ...] = ()) -> Sample:
         """What enters a region of nodes here, and what its last node gave. `earlier` are the steps before it.
 
-        If the last node saw only the last tokens of each sequence, as a head does, only these tokens enter. Raises
-        TraceError if a node of the region mixes tokens.
+        If the last node saw only the last tokens of each sequence, as a head does and what is behind it, only these
+        tokens enter. Raises TraceError if a node of the region mixes tokens.
         """
         closing = region[-1]
         recorded = recorded_nodes(region, self.values)
@@ -64,7 +64,10 @@ class Observation:
                     f"{closing.name}: the trace has the last {shown_tokens} tokens of each sequence alone."
                 )
             rows = slice(-shown_tokens, None) if self.ends is None else self.ends
-            entering = {value: tensor[:, rows] for value, tensor in entering.items()}
+            entering = {
+                value: tensor if tensor.shape[1] == shown_tokens else tensor[:, rows]
+                for value, tensor in entering.items()
+            }
             real = None if real is None else real[:, rows]
             requests = self._of_rows(rows)
         at = None if real is None else (real, closing.op.token_axis)

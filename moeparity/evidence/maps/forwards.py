@@ -79,9 +79,11 @@ def forwards(trace: RankTrace, module_map: ModuleMap) -> list[Forward]:
     firsts = [number_of[call.id] for call in _firsts(calls, entries)]
     ends = [*firsts[1:], len(calls)]
     ops = _ops(trace)
+    # Up to the next forward: a server's sampler, behind the model, calls ops and no module.
+    bounds = [bisect_left(ops, calls[first].id, key=lambda op: op.id) for first in firsts]
     every = [
-        _forward(trace, place, entry, calls[first:end], ops)
-        for entry, first, end in zip(entries, firsts, ends, strict=True)
+        _forward(trace, place, entry, calls[first:end], ops[begin:behind])
+        for entry, first, end, begin, behind in zip(entries, firsts, ends, bounds, [*bounds[1:], len(ops)], strict=True)
     ]
     return _of_steps(trace, every, entries) if trace.contents.batches else every
 
@@ -105,8 +107,8 @@ def _of_steps(trace: RankTrace, every: Sequence[Forward], entries: Sequence[Call
 
 def _ops(trace: RankTrace) -> list[Call]:
     """The ops inside modules in forwards, as they were entered."""
-    calls = (call for call in trace.contents.calls if call.level == "op" and call.phase == "forward" and call.path)
-    return sorted(calls, key=lambda call: call.id)
+    calls = (call for call in trace.contents.calls if call.level == "op" and call.phase == "forward")
+    return sorted((call for call in calls if call.inside is not None), key=lambda call: call.id)
 
 
 def _firsts(calls: Sequence[Call], entries: Sequence[Call]) -> Iterator[Call]:
@@ -135,8 +137,7 @@ def _forward(trace: RankTrace, place: Place, entry: Call, calls: Sequence[Call],
     for call in calls:
         by_path.setdefault(call.path, []).append(call)
     by_name: dict[tuple[str, str], list[Call]] = {}
-    first, last = (bisect_left(ops, call.id, key=lambda op: op.id) for call in (calls[0], calls[-1]))
-    for call in ops[first:last]:
+    for call in ops:
         by_name.setdefault((call.path, call.name), []).append(call)
     return Forward(ids.long().reshape(-1, ids.shape[-1]), ids.dim() == 1, by_path, by_name)
 

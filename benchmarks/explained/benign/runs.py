@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 from moeparity.evidence.diff.run import diff
 from moeparity.evidence.explain.trace import Request, explain_trace
@@ -23,7 +25,7 @@ VOCAB = 300
 """Below which tokens are drawn."""
 THREADS = 2
 Batch = tuple[Tensor, Tensor]
-"""Ids and the mask, both [B, T] int64; positions are counted in each sequence."""
+"""Ids [B, T] and the mask, of what is cached before too, both int64; positions are counted in each sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,52 +70,102 @@ def _drawn(draw: Random, count: int) -> list[list[int]]:
     return [[draw.randrange(1, VOCAB) for _ in range(draw.randrange(3, 14))] for _ in range(count)]
 
 
-def _micro_batches(rows: Sequence[Sequence[int]], draw: Random) -> Iterator[Batch]:
+def _micro_batches(program: Any, rows: Sequence[Sequence[int]], draw: Random) -> None:
     """In two parts, one after the other."""
     cut = draw.randrange(1, len(rows))
-    yield from (_padded(rows[:cut]), _padded(rows[cut:]))
+    _score(program, _padded(rows[:cut]))
+    _score(program, _padded(rows[cut:]))
 
 
-def _order(rows: Sequence[Sequence[int]], draw: Random) -> Iterator[Batch]:
+def _alone(program: Any, rows: Sequence[Sequence[int]], _: Random) -> None:
+    """Each by itself."""
+    for row in rows:
+        _score(program, _padded([row]))
+
+
+def _order(program: Any, rows: Sequence[Sequence[int]], draw: Random) -> None:
     """In another order."""
-    yield _padded(draw.sample(rows, len(rows)))
+    _score(program, _padded(draw.sample(rows, len(rows))))
 
 
-def _padding(rows: Sequence[Sequence[int]], draw: Random) -> Iterator[Batch]:
+def _padding(program: Any, rows: Sequence[Sequence[int]], draw: Random) -> None:
     """With more padding, at the left or at the right."""
-    yield _padded(rows, draw.randrange(1, 9), at_left=draw.random() < 1 / 2)
+    _score(program, _padded(rows, draw.randrange(1, 9), at_left=draw.random() < 1 / 2))
 
 
-def _company(rows: Sequence[Sequence[int]], draw: Random) -> Iterator[Batch]:
+def _company(program: Any, rows: Sequence[Sequence[int]], draw: Random) -> None:
     """Beside other sequences."""
-    yield _padded([*rows, *_drawn(draw, draw.randrange(1, 4))])
+    _score(program, _padded([*rows, *_drawn(draw, draw.randrange(1, 4))]))
 
 
-def _same(rows: Sequence[Sequence[int]], _: Random) -> Iterator[Batch]:
-    """In the same batch: again, or on other threads."""
-    yield _padded(rows)
+def _lengths(program: Any, rows: Sequence[Sequence[int]], draw: Random) -> None:
+    """The first tokens of each alone, of one no more than one."""
+    shorter = [row[: draw.randrange(1, len(row) + 1)] for row in rows]
+    _score(program, _padded([shorter[0][:1], *shorter[1:]]))
 
 
-CHANGES: dict[str, Callable[[Sequence[Sequence[int]], Random], Iterator[Batch]]] = {
+def _one_token(program: Any, rows: Sequence[Sequence[int]], draw: Random) -> None:
+    """The first token of each alone, in one batch or in one forward each."""
+    batches = [[row[:1] for row in rows]] if draw.random() < 1 / 2 else [[row[:1]] for row in rows]
+    for batch in batches:
+        _score(program, _padded(batch))
+
+
+def _steps(program: Any, rows: Sequence[Sequence[int]], draw: Random) -> None:
+    """A part as a prompt, the rest token by token, with a cache."""
+    ids, mask = _padded(rows, at_left=True)
+    done, cache = draw.randrange(1, ids.shape[1]), DynamicCache(config=program.config)
+    for begin, end in pairwise([0, *range(done, ids.shape[1] + 1)]):
+        _score(program, (ids[:, begin:end], mask[:, :end]), cache)
+
+
+def _same(program: Any, rows: Sequence[Sequence[int]], _: Random) -> None:
+    """In the same batch: again, on other threads, or after another model has run in the process."""
+    _score(program, _padded(rows))
+
+
+def _score(program: Any, batch: Batch, cache: DynamicCache | None = None) -> None:
+    """One forward; positions are counted in each sequence, over what the cache holds too."""
+    ids, mask = batch
+    positions = (mask.cumsum(-1) - 1).clamp_min(0)[:, -ids.shape[1] :]
+    program(ids, attention_mask=mask, position_ids=positions, use_cache=cache is not None, past_key_values=cache)
+
+
+AFTER = "after another model"
+CHANGES: dict[str, Callable[[Any, Sequence[Sequence[int]], Random], None]] = {
     "other micro-batches": _micro_batches,
     "another order": _order,
     "other padding": _padding,
     "other sequences beside": _company,
     "other threads": _same,
     "again": _same,
+    "one by one": _alone,
+    "other lengths": _lengths,
+    "one token": _one_token,
+    "in steps, with a cache": _steps,
+    AFTER: _same,
 }
+"""What is else in the second run."""
 
 
-def answers_of_run(number: int, seed: int, program: Any, model: str, checkpoint: Path, folder: Path) -> Said:
-    """Score drawn sequences twice, then ask of the second run beside the first one, and of the second by itself."""
+def answers_of_run(
+    number: int, seed: int, program: Any, model: str, checkpoint: Path, folder: Path, other: Any = None
+) -> Said:
+    """Score drawn sequences twice, then ask of the second run beside the first one, and of the second by itself.
+
+    `other` is another program, which runs between them where the change asks for one.
+    """
     begin, draw = time.process_time(), Random(f"{seed} {number}")  # noqa: S311
     change = tuple(CHANGES)[number // len(MODELS) % len(CHANGES)]
     rows = _drawn(draw, draw.randrange(3, 7))
-    good = _captured(program, [_padded(rows)], folder / "good")
+    good = _captured(program, _same, rows, draw, folder / "good")
+    if change == AFTER:
+        with torch.no_grad():
+            _score(other or program, _padded(_drawn(draw, 2)))
     threads = torch.get_num_threads()
     torch.set_num_threads(THREADS if change == "other threads" else threads)
     try:
-        second = _captured(program, list(CHANGES[change](rows, draw)), folder / "other")
+        second = _captured(program, CHANGES[change], rows, draw, folder / "other")
         report = diff(good, second)
         # What differs is named, and not searched for.
         answer = explain_trace(Request(trace=second, checkpoint=checkpoint), stop=Stop(seconds=0))
@@ -132,9 +184,13 @@ def answers_of_run(number: int, seed: int, program: Any, model: str, checkpoint:
     )
 
 
-def _captured(program: Any, batches: Sequence[Batch], folder: Path) -> Path:
+def _captured(
+    program: Any,
+    change: Callable[[Any, Sequence[Sequence[int]], Random], None],
+    rows: Sequence[Sequence[int]],
+    draw: Random,
+    folder: Path,
+) -> Path:
     with recorded(folder, level="op,module"), torch.no_grad():
-        for ids, mask in batches:
-            positions = (mask.cumsum(-1) - 1).clamp_min(0)
-            program(ids, attention_mask=mask, position_ids=positions, use_cache=False)
+        change(program, rows, draw)
     return folder

@@ -127,6 +127,37 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FoundOrder:
+    """An order that no file lists and that gives every bit of all rows, with the place of its sum.
+
+    fitted: the rows on which it was sought. others: all further ones, on which it was then judged. deciding: the
+    elements of these others of which the choices beside it give other bits by themselves.
+    """
+
+    place: str
+    order: str
+    fitted: int
+    others: int
+    deciding: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderSearch:
+    """What came of searching the algebra of orders at a node that no listed choice explains.
+
+    seconds: how long it took. is_whole: whether all orders that it knows were tried; if not, its share of the budget
+    was spent before. found: what explains the node. unsure: what gives all bits too, but with so few elements that
+    decide that another order, or a wrong value, may have given them by chance; these explain nothing.
+    """
+
+    tried: int
+    seconds: float
+    is_whole: bool
+    found: tuple[FoundOrder, ...] = ()
+    unsure: tuple[FoundOrder, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """Which choices give the recorded bits of a node, beside those of a start profile.
 
@@ -140,7 +171,8 @@ class Explanation:
     first. open: choices that these values do not decide beside the first match. padding: at how many tokens of padding,
     and of how many, the bits differ; these decide nothing. other_shape: in words, what a token has in place of the
     shape that the checkpoint says; such values are compared with nothing; empty if shapes are equal. searched: false if
-    the search was stopped before it came to its own end and had found nothing.
+    the search was stopped before it came to its own end and had found nothing. orders: what a search for orders that no
+    file lists came to; None if there was none.
     """
 
     node: str
@@ -162,6 +194,7 @@ class Explanation:
     searched: bool = True
     local_error: float = 0.0
     extent: Extent | None = None
+    orders: OrderSearch | None = None
 
     @property
     def explained(self) -> bool:

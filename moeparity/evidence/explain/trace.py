@@ -92,6 +92,7 @@ def explain_trace(request: Request, progress: Callback | None = None, stop: Stop
         asked=bool(request.nodes),
         nodes=tuple(walk.nodes),
         unseen=tuple(walk.unseen),
+        budget=request.budget,
     )
 
 

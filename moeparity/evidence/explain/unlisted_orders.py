@@ -37,12 +37,13 @@ FITTED: Final = 8
 ENOUGH: Final = 64
 """Elements with other bits on which an order is sought; no more rows are taken for it once they have so many."""
 CHANCE: Final = 20
-"""By chance an order gives the bits of an element that others miss half the time at most. What was found is believed
-where it does so at this many elements of other rows, and one more for each doubling of the number of orders tried."""
+"""By chance an order gives the bits of a sum that others miss half the time at most. What was found is believed where
+it does so at this many sums of other rows, and one more for each doubling of the number of orders tried."""
 FURTHER: Final = 256
 """So many orders are tried behind the first that fits, or as many again as before it: others may fit too."""
-ASIDE: Final = 1 / 4
-"""Of the time of a sum beside nothing, so much goes to one beside other choices."""
+OF_ORDER: Final = 1 / 2
+ASIDE: Final = 1 / 8
+"""Of the time of a sum beside nothing, so much goes to one beside another choice of its order, and beside others."""
 UNKNOWN: Final = 64
 """As of so many values, orders are listed for a sum of which it is not known how many values it has."""
 
@@ -87,15 +88,19 @@ class _Sum:
         """The sum for which this is least is next: each has time by its share, however long one order of it takes."""
         return self.seconds / self.share
 
+    @property
+    def node(self) -> Node:
+        """The node whose sum it is."""
+        return next(node for node in self.kernels.replaced.all_nodes if node.name == self.place[0])
+
     @cached_property
     def leaves(self) -> int | None:
         """How many values it adds up: a written-out order is refused for any other number. None if no number is taken
         that is small, or that is a size of what its node reads or of its weights.
         """
-        (node,) = (node for node in self.kernels.replaced.all_nodes if node.name == self.place[0])
-        values = [self.fitted.values[value] for value in node.inputs if value in self.fitted.values]
+        values = [self.fitted.values[value] for value in self.node.inputs if value in self.fitted.values]
         sizes = [size for value in values for size in value.shape]
-        sizes += [size for ref in node.weights.values() for size in ref.shape]
+        sizes += [size for ref in self.node.weights.values() for size in ref.shape]
         counts = sorted({*range(2, 10), *(size for size in sizes if size > 1)})
         return next((count for count in counts if self.gives(chain_of(count)) is not None), None)
 
@@ -124,8 +129,12 @@ class _Sum:
 
     @cached_property
     def deciding(self) -> int:
-        """Elements of the other rows of which the choices without the order give other bits."""
-        return sum(int(_rows_apart(self.kernels, self.beside, sample).sum()) for sample in self.others)
+        """Sums of the other rows of which the choices without the order give other bits. Where matrices are multiplied
+        or parts are added, each element is a sum; elsewhere, as in a norm, the elements of a row share one.
+        """
+        counts = [_rows_apart(self.kernels, self.beside, sample) for sample in self.others]
+        by_element = self.node.op.gemm or bool(self.node.op.takes_partials)
+        return sum(int(count.sum() if by_element else (count > 0).sum()) for count in counts)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -228,8 +237,9 @@ class UnlistedOrders:
         replaced, at_once = self.kernels.replaced, {place for _, place in self._places(NOTHING)}
         singles = [frozenset([choice]) for choice in known_choices(replaced, replaced.plan)]
         orders = [single for single in singles if all(replaced.kind(place) == "order" for place, _ in single)]
-        for choices in (NOTHING, *orders):
-            yield from ((beside, place, 1.0) for beside, place in self._places(choices))
+        yield from ((beside, place, 1.0) for beside, place in self._places(NOTHING))
+        for choices in orders:
+            yield from ((beside, place, OF_ORDER) for beside, place in self._places(choices))
         for near, order in product(self.ranked[:BESIDE], (NOTHING, *orders)):
             if not places(near) & places(order):
                 yield from ((beside, place, ASIDE) for beside, place in self._places(near | order))

@@ -159,7 +159,7 @@ class UnlistedOrders:
             at = min(waiting, key=lambda each: each.turn)
             if not self._try_next(at):
                 waiting.remove(at)
-            elif self.fits and most == math.inf:
+            elif (self.fits or self.unsure) and most == math.inf:
                 most = max(2 * self.tried, self.tried + FURTHER)
         return OrderSearch(
             tried=self.tried,

@@ -22,13 +22,13 @@ from tests.evidence.traced import captured, tokens
 BUDGET = 240.0
 """Seconds, of which a node may use half; a quick machine needs five."""
 COMBINE, NORM, PROJECTION = "layers[1].moe.combine", "norm", "layers[0].attention.o_proj"
-CROSSED, CHAINED = "tree(0+3+(1+2))", "tree(2+0+3+1)"
+CROSSED, CHAINED, STRIDED = "tree(0+3+(1+2))", "tree(2+0+3+1)", "lanes(12) | reverse"
 
 
 @pytest.fixture(autouse=True)
 def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No listed choice explains these nodes: a sixteenth of the search for one shows that."""
-    monkeypatch.setattr("moeparity.evidence.explain.trace.WORK", 1024)
+    """No listed choice explains these nodes: a fraction of the search for one shows that."""
+    monkeypatch.setattr("moeparity.evidence.explain.trace.WORK", 512)
 
 
 def _explained(
@@ -47,14 +47,13 @@ def _explained(
 
 
 @pytest.mark.parametrize(
-    ("patch", "node", "place", "leaves", "order", "dtype"),
+    ("patch", "node", "place", "leaves", "order", "dtype", "rows"),
     [
-        (partial(unlisted.combine, add=unlisted.crossed), COMBINE, "order", 4, CROSSED, torch.bfloat16),
-        (partial(unlisted.combine, add=unlisted.chained), COMBINE, "order", 4, CHAINED, torch.bfloat16),
-        (partial(unlisted.norm, add=unlisted.strided(12)), NORM, "order", 64, "lanes(12) | reverse", torch.float32),
-        (partial(unlisted.projection, add=unlisted.crossed), PROJECTION, "splits_order", 4, CROSSED, torch.float32),
+        (partial(unlisted.combine, add=unlisted.chained), COMBINE, "order", 4, CHAINED, torch.bfloat16, 16),
+        (partial(unlisted.norm, add=unlisted.strided(12)), NORM, "order", 64, STRIDED, torch.float32, 80),
+        (partial(unlisted.projection, add=unlisted.crossed), PROJECTION, "splits_order", 4, CROSSED, torch.float32, 16),
     ],
-    ids=["slots across", "slots in a chain", "a norm's strides", "split-K"],
+    ids=["a combine's slots", "a norm's strides", "split-K"],
 )
 def test_an_order_that_no_file_lists_is_told(
     qwen3_moe: Path,
@@ -65,15 +64,16 @@ def test_an_order_that_no_file_lists_is_told(
     leaves: int,
     order: str,
     dtype: torch.dtype,
+    rows: int,
 ) -> None:
-    explanation = _explained(qwen3_moe, tmp_path, node, patch, dtype=dtype)
+    explanation = _explained(qwen3_moe, tmp_path, node, patch, dtype=dtype, shape=(4, rows))
     assert explanation.explained
     assert explanation.orders is not None
     found = explanation.orders.found[0]
     assert found.place == f"{node}:{place}"
     assert tree_key(found.order, leaves) == tree_key(order, leaves)
     assert f"{node}:{place}={found.order}" in explanation.matches[0].choices
-    assert (found.fitted + found.others, found.fitted <= 8) == (64, True)
+    assert (found.fitted + found.others, found.fitted <= 8) == (4 * rows, True)
     assert found.deciding > 30
     assert 0 < explanation.orders.seconds < BUDGET
 
@@ -81,7 +81,7 @@ def test_an_order_that_no_file_lists_is_told(
 @pytest.mark.parametrize(
     ("patch", "node"),
     [(unlisted.nudged_expert, COMBINE), (unlisted.nudged_rows, COMBINE), (unlisted.scaled_norm, NORM)],
-    ids=["an expert", "every token", "a norm"],
+    ids=["an expert's weights", "an element of every token", "a norm"],
 )
 def test_no_order_explains_a_wrong_value(
     qwen3_moe: Path, tmp_path: Path, patch: Callable[[Any], object], node: str
@@ -89,17 +89,18 @@ def test_no_order_explains_a_wrong_value(
     explanation = _explained(qwen3_moe, tmp_path, node, patch, budget=12.0)
     assert not explanation.explained
     assert explanation.orders is not None
-    assert (explanation.orders.found, explanation.orders.tried > 50) == ((), True)
+    assert (explanation.orders.found, explanation.orders.tried > 0) == ((), True)
     assert explanation.orders.seconds < 12.0
 
 
 def test_of_few_rows_an_order_is_not_believed(qwen3_moe: Path, tmp_path: Path) -> None:
-    """Two tokens show a norm's sum twice: one on which the order is sought, and one."""
+    """A norm's row is one sum, and of 64 torch's own order gives most: the right order is told, and not taken."""
     patch = partial(unlisted.norm, add=unlisted.strided(12))
-    explanation = _explained(qwen3_moe, tmp_path, NORM, patch, dtype=torch.float32, shape=(1, 2))
+    explanation = _explained(qwen3_moe, tmp_path, NORM, patch, dtype=torch.float32)
     assert not explanation.explained
     assert explanation.orders is not None
     assert explanation.orders.found == ()
+    assert STRIDED in [unsure.order for unsure in explanation.orders.unsure]
 
 
 def test_the_command_says_the_order_and_the_time(qwen3_moe: Path, tmp_path: Path) -> None:
@@ -108,11 +109,11 @@ def test_the_command_says_the_order_and_the_time(qwen3_moe: Path, tmp_path: Path
     answer, profile = tmp_path / "answer.json", tmp_path / "mine.yaml"
     arguments = ("explain", trace, "--checkpoint", qwen3_moe, "--node", COMBINE)
     without = inside(*arguments)
-    assert without.exit_code == 1
+    assert without.returncode == 1
     assert "orders" not in without.stdout
     options = ("--budget", str(BUDGET), "--json", answer, "--profile-out", profile)
     result = inside(*arguments, *options)
-    assert result.exit_code == 0, result.output
+    assert result.returncode == 0, result.stderr
     screen = on_screen(result.stdout)
     (node,) = json.loads(answer.read_text())["nodes"]
     (found,) = node["orders"]["found"]

@@ -155,14 +155,15 @@ def suspects_of(recorded: torch.Tensor, base: torch.Tensor, ids: torch.Tensor) -
     """The experts that may be the cause if some tokens are much further off than others, the likeliest first. ids
     [B, T, K]; values [B, T, K, H], a row for each slot, or a row for each token.
 
-    If some rows are equal, all others may be further off; if none is, or not all of the others, those that are much
-    further off than rounding brings a row. Both are looked at: a wrong expert that most tokens go to leaves few near.
+    Much further off are those that rounding does not bring so far, and where some rows are equal also all others: a
+    wrong expert that most tokens go to leaves few rows near.
     """
     is_comparable = recorded.shape == base.shape and recorded.numel() > 0
     if not is_comparable or recorded.shape[:-1] not in (ids.shape, ids.shape[:2]):
         return ()
     off = _how_far_off(recorded.double(), base.double())
-    bounds = (FAR_OFF * off.flatten().quantile(NEAR), off.min())
+    equal = [torch.zeros(())] if bool((off == 0).any()) else []
+    bounds = (FAR_OFF * off.flatten().quantile(NEAR), *equal)
     return tuple(dict.fromkeys(expert for bound in bounds for expert in _suspects_behind(off, off > bound, ids)))
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from moeparity.errors import SpecError
 from moeparity.evidence.explain.engines import known_choices
 from moeparity.evidence.explain.faults import is_fault
+from moeparity.evidence.explain.few_rows import cut, row_by_row, rows_apart
 from moeparity.evidence.explain.kernels import Kernels
 from moeparity.evidence.explain.plainness import places
 from moeparity.evidence.explain.replaced import Choices
@@ -24,7 +25,6 @@ from moeparity.evidence.explain.sample import Sample
 from moeparity.evidence.explain.tries import NOTHING, scored
 from moeparity.numerics.bits import int_view
 from moeparity.numerics.orders import OrderError
-from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node
 from moeparity.plan.setting import Place
 from moeparity.probe.likely import chain_of, likely_orders, shortest, tree_key
@@ -132,7 +132,7 @@ class _Sum:
         """Sums of the other rows of which the choices without the order give other bits. Where matrices are multiplied
         or parts are added, each element is a sum; elsewhere, as in a norm, the elements of a row share one.
         """
-        counts = [_rows_apart(self.kernels, self.beside, sample) for sample in self.others]
+        counts = [rows_apart(self.kernels, self.beside, sample) for sample in self.others]
         by_element = self.node.op.gemm or bool(self.node.op.takes_partials)
         return sum(int(count.sum() if by_element else (count > 0).sum()) for count in counts)
 
@@ -219,14 +219,15 @@ class UnlistedOrders:
             return
         sample, mask = rows
         whole, others = self._parted(sample, mask)
-        cut = _cut(sample, mask)
+        few = cut(sample, mask)
         for beside, place, share in self._beside():
             if self.stop.is_due:
                 return
             key = place, self._given(beside, whole)
             if key not in met:
                 met.add(key)
-                fitted = cut if self._row_by_row(beside, place, sample) else whole
+                is_cut = row_by_row(self.kernels.replaced, beside | {(place, "sequential")}, sample)
+                fitted = few if is_cut else whole
                 yield _Sum(kernels=self.kernels, beside=beside, place=place, fitted=fitted, others=others, share=share)
 
     def _beside(self) -> Iterator[tuple[Choices, Place, float]]:
@@ -274,7 +275,7 @@ class UnlistedOrders:
         other bits under the plan.
         """
         try:
-            counted = [(sample, _rows_apart(self.kernels, NOTHING, sample)) for sample in self.samples]
+            counted = [(sample, rows_apart(self.kernels, NOTHING, sample)) for sample in self.samples]
         except SpecError:
             return None
         sample, counts = max(counted, key=lambda pair: int((pair[1] > 0).sum()))
@@ -295,51 +296,10 @@ class UnlistedOrders:
         rest = [replace(sample, real=(real & ~mask, axis))] if bool((real & ~mask).any()) else []
         return replace(sample, real=(mask, axis)), [*rest, *(each for each in self.samples if each is not sample)]
 
-    def _row_by_row(self, beside: Choices, place: Place, sample: Sample) -> bool:
-        """Whether, with the order written out, no row depends on another one, and each is handed over by itself."""
-        replaced = self.kernels.replaced
-        try:
-            plan = replaced.bound(beside | {(place, "sequential")}).at_phase(sample.phase)
-        except SpecError:
-            return False
-        nodes = replaced.nodes if replaced.tail is None else replaced.all_nodes
-        size = sample.results[0].shape[:2]
-        return (
-            not sample.earlier
-            and nodes[-1].op.token_axis == 1
-            and all(value.shape[:2] == size for value in (*sample.values.values(), *sample.results))
-            and not any(_sees_others(plan, node) for node in nodes)
-        )
-
 
 def replace_beside(one: _Sum, beside: Choices) -> _Sum:
     """The same sum beside other choices."""
     return _Sum(kernels=one.kernels, beside=beside, place=one.place, fitted=one.fitted, others=one.others)
-
-
-def _sees_others(plan: BoundGraph, node: Node) -> bool:
-    return node.op.mixes_tokens or node.op.sees_rows(plan.active(node), node.params)
-
-
-def _cut(sample: Sample, mask: Tensor) -> Sample:
-    """Some tokens of a micro-batch, as one sequence."""
-    return Sample(
-        values={name: value[mask].unsqueeze(0) for name, value in sample.values.items()},
-        results=tuple(result[mask].unsqueeze(0) for result in sample.results),
-        phase=sample.phase,
-        number=sample.number,
-    )
-
-
-def _rows_apart(kernels: Kernels, choices: Choices, sample: Sample) -> Tensor:
-    """How many elements of each token, [b, t], have other bits under these choices; 0 at padding. Raises SpecError."""
-    axis = kernels.replaced.nodes[-1].op.token_axis
-    trial = kernels.with_padding(choices, sample)
-    apart = torch.zeros(sample.results[0].movedim(axis, 1).shape[:2], dtype=torch.int64)
-    for a, b in zip(sample.results, trial, strict=True):
-        other = int_view(a) != int_view(b) if a.shape == b.shape and a.dtype == b.dtype else torch.ones_like(a) > 0
-        apart += other.movedim(axis, 1).flatten(2).sum(-1)
-    return apart if sample.real is None else apart * sample.real[0]
 
 
 def _key(port: Tensor) -> tuple[object, ...]:

@@ -16,7 +16,6 @@ from moeparity.evidence.explain.trace import Request, explain_trace
 from moeparity.probe.likely import tree_key
 from tests.command import inside
 from tests.evidence.explain import unlisted
-from tests.evidence.explain.observed import on_screen
 from tests.evidence.traced import captured, tokens
 
 BUDGET = 240.0
@@ -86,11 +85,11 @@ def test_an_order_that_no_file_lists_is_told(
 def test_no_order_explains_a_wrong_value(
     qwen3_moe: Path, tmp_path: Path, patch: Callable[[Any], object], node: str
 ) -> None:
-    explanation = _explained(qwen3_moe, tmp_path, node, patch, budget=12.0)
+    explanation = _explained(qwen3_moe, tmp_path, node, patch, budget=40.0)
     assert not explanation.explained
     assert explanation.orders is not None
     assert (explanation.orders.found, explanation.orders.tried > 0) == ((), True)
-    assert explanation.orders.seconds < 12.0
+    assert explanation.orders.seconds < 40.0
 
 
 def test_of_few_rows_an_order_is_not_believed(qwen3_moe: Path, tmp_path: Path) -> None:
@@ -114,7 +113,7 @@ def test_the_command_says_the_order_and_the_time(qwen3_moe: Path, tmp_path: Path
     options = ("--budget", str(BUDGET), "--json", answer, "--profile-out", profile)
     result = inside(*arguments, *options)
     assert result.returncode == 0, result.stderr
-    screen = on_screen(result.stdout)
+    screen = " ".join(result.stdout.split())
     (node,) = json.loads(answer.read_text())["nodes"]
     (found,) = node["orders"]["found"]
     assert f"order: {found['order']}, which no file lists: found on {found['fitted']} row" in screen

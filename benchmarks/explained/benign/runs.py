@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -70,69 +70,58 @@ def _drawn(draw: Random, count: int) -> list[list[int]]:
     return [[draw.randrange(1, VOCAB) for _ in range(draw.randrange(3, 14))] for _ in range(count)]
 
 
-def _micro_batches(program: Any, rows: Sequence[Sequence[int]], draw: Random) -> None:
+def _micro_batches(rows: Sequence[Sequence[int]], draw: Random) -> Iterator[Batch]:
     """In two parts, one after the other."""
     cut = draw.randrange(1, len(rows))
-    _score(program, _padded(rows[:cut]))
-    _score(program, _padded(rows[cut:]))
+    yield from (_padded(rows[:cut]), _padded(rows[cut:]))
 
 
-def _alone(program: Any, rows: Sequence[Sequence[int]], _: Random) -> None:
+def _alone(rows: Sequence[Sequence[int]], _: Random) -> Iterator[Batch]:
     """Each by itself."""
-    for row in rows:
-        _score(program, _padded([row]))
+    yield from (_padded([row]) for row in rows)
 
 
-def _order(program: Any, rows: Sequence[Sequence[int]], draw: Random) -> None:
+def _order(rows: Sequence[Sequence[int]], draw: Random) -> Iterator[Batch]:
     """In another order."""
-    _score(program, _padded(draw.sample(rows, len(rows))))
+    yield _padded(draw.sample(rows, len(rows)))
 
 
-def _padding(program: Any, rows: Sequence[Sequence[int]], draw: Random) -> None:
+def _padding(rows: Sequence[Sequence[int]], draw: Random) -> Iterator[Batch]:
     """With more padding, at the left or at the right."""
-    _score(program, _padded(rows, draw.randrange(1, 9), at_left=draw.random() < 1 / 2))
+    yield _padded(rows, draw.randrange(1, 9), at_left=draw.random() < 1 / 2)
 
 
-def _company(program: Any, rows: Sequence[Sequence[int]], draw: Random) -> None:
+def _company(rows: Sequence[Sequence[int]], draw: Random) -> Iterator[Batch]:
     """Beside other sequences."""
-    _score(program, _padded([*rows, *_drawn(draw, draw.randrange(1, 4))]))
+    yield _padded([*rows, *_drawn(draw, draw.randrange(1, 4))])
 
 
-def _lengths(program: Any, rows: Sequence[Sequence[int]], draw: Random) -> None:
+def _lengths(rows: Sequence[Sequence[int]], draw: Random) -> Iterator[Batch]:
     """The first tokens of each alone, of one no more than one."""
     shorter = [row[: draw.randrange(1, len(row) + 1)] for row in rows]
-    _score(program, _padded([shorter[0][:1], *shorter[1:]]))
+    yield _padded([shorter[0][:1], *shorter[1:]])
 
 
-def _one_token(program: Any, rows: Sequence[Sequence[int]], draw: Random) -> None:
+def _one_token(rows: Sequence[Sequence[int]], draw: Random) -> Iterator[Batch]:
     """The first token of each alone, in one batch or in one forward each."""
     batches = [[row[:1] for row in rows]] if draw.random() < 1 / 2 else [[row[:1]] for row in rows]
-    for batch in batches:
-        _score(program, _padded(batch))
+    yield from map(_padded, batches)
 
 
-def _steps(program: Any, rows: Sequence[Sequence[int]], draw: Random) -> None:
+def _steps(rows: Sequence[Sequence[int]], draw: Random) -> Iterator[Batch]:
     """A part as a prompt, the rest token by token, with a cache."""
     ids, mask = _padded(rows, at_left=True)
-    done, cache = draw.randrange(1, ids.shape[1]), DynamicCache(config=program.config)
-    for begin, end in pairwise([0, *range(done, ids.shape[1] + 1)]):
-        _score(program, (ids[:, begin:end], mask[:, :end]), cache)
+    for begin, end in pairwise([0, *range(draw.randrange(1, ids.shape[1]), ids.shape[1] + 1)]):
+        yield ids[:, begin:end], mask[:, :end]
 
 
-def _same(program: Any, rows: Sequence[Sequence[int]], _: Random) -> None:
+def _same(rows: Sequence[Sequence[int]], _: Random) -> Iterator[Batch]:
     """In the same batch: again, on other threads, or after another model has run in the process."""
-    _score(program, _padded(rows))
+    yield _padded(rows)
 
 
-def _score(program: Any, batch: Batch, cache: DynamicCache | None = None) -> None:
-    """One forward; positions are counted in each sequence, over what the cache holds too."""
-    ids, mask = batch
-    positions = (mask.cumsum(-1) - 1).clamp_min(0)[:, -ids.shape[1] :]
-    program(ids, attention_mask=mask, position_ids=positions, use_cache=cache is not None, past_key_values=cache)
-
-
-AFTER = "after another model"
-CHANGES: dict[str, Callable[[Any, Sequence[Sequence[int]], Random], None]] = {
+AFTER, IN_STEPS = "after another model", "in steps, with a cache"
+CHANGES: dict[str, Callable[[Sequence[Sequence[int]], Random], Iterator[Batch]]] = {
     "other micro-batches": _micro_batches,
     "another order": _order,
     "other padding": _padding,
@@ -142,7 +131,7 @@ CHANGES: dict[str, Callable[[Any, Sequence[Sequence[int]], Random], None]] = {
     "one by one": _alone,
     "other lengths": _lengths,
     "one token": _one_token,
-    "in steps, with a cache": _steps,
+    IN_STEPS: _steps,
     AFTER: _same,
 }
 """What is else in the second run."""
@@ -158,14 +147,14 @@ def answers_of_run(
     begin, draw = time.process_time(), Random(f"{seed} {number}")  # noqa: S311
     change = tuple(CHANGES)[number // len(MODELS) % len(CHANGES)]
     rows = _drawn(draw, draw.randrange(3, 7))
-    good = _captured(program, _same, rows, draw, folder / "good")
+    good = _captured(program, [_padded(rows)], folder / "good")
     if change == AFTER:
-        with torch.no_grad():
-            _score(other or program, _padded(_drawn(draw, 2)))
+        _scored(other or program, [_padded(_drawn(draw, 2))])
     threads = torch.get_num_threads()
     torch.set_num_threads(THREADS if change == "other threads" else threads)
     try:
-        second = _captured(program, CHANGES[change], rows, draw, folder / "other")
+        batches = list(CHANGES[change](rows, draw))
+        second = _captured(program, batches, folder / "other", is_cached=change == IN_STEPS)
         report = diff(good, second)
         # What differs is named, and not searched for.
         answer = explain_trace(Request(trace=second, checkpoint=checkpoint), stop=Stop(seconds=0))
@@ -184,13 +173,17 @@ def answers_of_run(
     )
 
 
-def _captured(
-    program: Any,
-    change: Callable[[Any, Sequence[Sequence[int]], Random], None],
-    rows: Sequence[Sequence[int]],
-    draw: Random,
-    folder: Path,
-) -> Path:
-    with recorded(folder, level="op,module"), torch.no_grad():
-        change(program, rows, draw)
+def _captured(program: Any, batches: Sequence[Batch], folder: Path, *, is_cached: bool = False) -> Path:
+    with recorded(folder, level="op,module"):
+        _scored(program, batches, DynamicCache(config=program.config) if is_cached else None)
     return folder
+
+
+def _scored(program: Any, batches: Sequence[Batch], cache: DynamicCache | None = None) -> None:
+    """A forward of each; positions are counted in each sequence, over what the cache holds too."""
+    for ids, mask in batches:
+        positions = (mask.cumsum(-1) - 1).clamp_min(0)[:, -ids.shape[1] :]
+        with torch.no_grad():
+            program(
+                ids, attention_mask=mask, position_ids=positions, use_cache=cache is not None, past_key_values=cache
+            )

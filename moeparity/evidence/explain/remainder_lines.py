@@ -23,7 +23,9 @@ def order_lines(search: OrderSearch) -> Iterator[str]:
             f"  order: {found.order} gives these bits, but of the {found.others} rows on which it was not found only "
             f"{counted(found.deciding, 'sum')} decide it: too few to tell it from a wrong value, so it is not taken"
         )
-    if not search.found:
+    if not search.tried and search.is_whole:
+        yield "  orders that no file lists: none tried: no sum here has an order to choose, or no row is left to judge one by"
+    elif not search.found:
         end = "all that are known" if search.is_whole else "its share of the budget is spent"
         yield f"  orders that no file lists: {cost}, {end}; none explains these bits"
 

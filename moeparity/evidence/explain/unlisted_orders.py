@@ -152,19 +152,29 @@ class UnlistedOrders:
 
     def search(self) -> OrderSearch:
         """Until all orders are tried, or it is time to stop."""
-        begun, most = time.monotonic(), math.inf
-        waiting = list(self._sums())
-        has_sums = bool(waiting)
-        while waiting and self.tried < most and not self.stop.is_due:
-            at = min(waiting, key=lambda each: each.turn)
-            if not self._try_next(at):
-                waiting.remove(at)
-            elif (self.fits or self.unsure) and most == math.inf:
+        begun, most, at_work = time.monotonic(), math.inf, 0.0
+        sums, waiting, is_empty = self._sums(), list[_Sum](), False
+        while self.tried < most and not self.stop.is_due and (waiting or not is_empty):
+            # To set up a sum takes time too: as much goes to the orders of those that are set up.
+            if not is_empty and 2 * at_work <= time.monotonic() - begun:
+                further = next(sums, None)
+                is_empty = further is None
+                if further is not None:
+                    further.seconds = further.share * min((each.turn for each in waiting), default=0.0)
+                    waiting.append(further)
+                continue
+            if waiting:
+                at = min(waiting, key=lambda each: each.turn)
+                before = at.seconds
+                if not self._try_next(at):
+                    waiting.remove(at)
+                at_work += at.seconds - before
+            if (self.fits or self.unsure) and most == math.inf:
                 most = max(2 * self.tried, self.tried + FURTHER)
         return OrderSearch(
             tried=self.tried,
             seconds=time.monotonic() - begun,
-            is_whole=has_sums and not waiting,
+            is_whole=is_empty and not waiting,
             found=tuple(fit.found for fit in self.fits),
             unsure=tuple(self.unsure),
         )
@@ -223,8 +233,10 @@ class UnlistedOrders:
         for beside, place, share in self._beside():
             if self.stop.is_due:
                 return
-            key = place, self._given(beside, whole)
-            if key not in met:
+            known = (beside, place) in met
+            met.add((beside, place))
+            key = place, NOTHING if known else self._given(beside, whole)
+            if not known and key not in met:
                 met.add(key)
                 is_cut = row_by_row(self.kernels.replaced, beside | {(place, "sequential")}, sample)
                 fitted = few if is_cut else whole

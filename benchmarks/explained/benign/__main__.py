@@ -34,7 +34,8 @@ else; `moeparity explain` the second, the checkpoint and the program's own profi
   order. *inside*: of these, how often other orders of the same sums explain all starts. *outside*: `diff` says that
   none explains some start. *inconclusive*: it could not compare all that there is.
 In this run batches were put together within the recording, so `diff` met ops that are of no model, and ended
-inconclusive more often than it has to; that was mended behind it. `explain` reads modules alone.
+inconclusive more often than it has to; that was mended behind it. `explain` reads modules alone. In steps with a cache
+`diff` says that values differ, and can't say whether orders explain it.
 
 - *accused*: runs of which `explain` calls some node another than the profile says. There should be none.
 

@@ -24,7 +24,7 @@ def order_lines(search: OrderSearch) -> Iterator[str]:
             f"{counted(found.deciding, 'sum')} decide it: too few to tell it from a wrong value, so it is not taken"
         )
     if not search.tried and search.is_whole:
-        yield "  orders that no file lists: none tried: no sum here has an order to choose, or no row is left to judge one by"
+        yield "  orders that no file lists: none tried, as no sum has one to choose, or no row would be left to judge it by"
     elif not search.found:
         end = "all that are known" if search.is_whole else "its share of the budget is spent"
         yield f"  orders that no file lists: {cost}, {end}; none explains these bits"

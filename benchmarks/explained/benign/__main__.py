@@ -75,11 +75,11 @@ def answers(folder: Path, seed: int, runs: int) -> Iterator[Said]:
         file, model = folder / f"{number}.json", MODELS[number % len(MODELS)]
         if not file.exists():
             with tempfile.TemporaryDirectory() as scratch:
-                program, other = (
+                program, before = (
                     load(by_model[name], "hf-eager", torch.bfloat16)
                     for name in (model, MODELS[(number + 1) % len(MODELS)])
                 )
-                run = answers_of_run(number, seed, program, model, by_model[model], Path(scratch), other)
+                run = answers_of_run(number, seed, program, model, by_model[model], Path(scratch), before)
                 file.write_text(run.as_json(), "utf-8")
         yield Said.of_json(file.read_text("utf-8"))
 

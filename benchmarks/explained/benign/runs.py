@@ -138,18 +138,18 @@ CHANGES: dict[str, Callable[[Sequence[Sequence[int]], Random], Iterator[Batch]]]
 
 
 def answers_of_run(
-    number: int, seed: int, program: Any, model: str, checkpoint: Path, folder: Path, other: Any = None
+    number: int, seed: int, program: Any, model: str, checkpoint: Path, folder: Path, before: Any = None
 ) -> Said:
     """Score drawn sequences twice, then ask of the second run beside the first one, and of the second by itself.
 
-    `other` is another program, which runs between them where the change asks for one.
+    `before` is another program, which runs between them where the change asks for one.
     """
     begin, draw = time.process_time(), Random(f"{seed} {number}")  # noqa: S311
     change = tuple(CHANGES)[number // len(MODELS) % len(CHANGES)]
     rows = _drawn(draw, draw.randrange(3, 7))
     good = _captured(program, [_padded(rows)], folder / "good")
     if change == AFTER:
-        _scored(other or program, [_padded(_drawn(draw, 2))])
+        _scored(before or program, [_padded(_drawn(draw, 2))])
     threads = torch.get_num_threads()
     torch.set_num_threads(THREADS if change == "other threads" else threads)
     try:

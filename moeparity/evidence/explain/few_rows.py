@@ -66,6 +66,6 @@ def rows_apart(kernels: Kernels, choices: Choices, sample: Sample) -> Tensor:
     apart = torch.zeros(sample.results[0].movedim(axis, 1).shape[:2], dtype=torch.int64)
     for a, b in zip(sample.results, trial, strict=True):
         same_kind = a.shape == b.shape and a.dtype == b.dtype
-        other = int_view(a) != int_view(b) if same_kind else torch.ones_like(a, dtype=torch.bool)
-        apart += other.movedim(axis, 1).flatten(2).sum(-1)
+        is_unlike = int_view(a) != int_view(b) if same_kind else torch.ones_like(a, dtype=torch.bool)
+        apart += is_unlike.movedim(axis, 1).flatten(2).sum(-1)
     return apart if sample.real is None else apart * sample.real[0]

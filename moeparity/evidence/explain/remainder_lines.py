@@ -13,31 +13,31 @@ from moeparity.output.words import percent
 def order_lines(search: OrderSearch) -> Iterator[str]:
     """What came of searching for orders that no file lists."""
     cost = f"{counted(search.tried, 'order')} tried in {search.seconds:.1f} s"
-    for found in search.found:
+    for answer in search.found:
         yield (
-            f"  order: {found.order}, which no file lists: found on {counted(found.fitted, 'row')}, verified on "
-            f"{found.others} others, where {counted(found.deciding, 'sum')} would have other bits without it; {cost}"
+            f"  order: {answer.order}, which no file lists: found on {counted(answer.fitted, 'row')}, verified on "
+            f"{answer.others} others, where {counted(answer.deciding, 'sum')} would have other bits without it; {cost}"
         )
-    for found in search.unsure:
+    for answer in search.unsure:
         yield (
-            f"  order: {found.order} gives these bits, but of the {found.others} rows on which it was not found only "
-            f"{counted(found.deciding, 'sum')} decide it: too few to tell it from a wrong value, so it is not taken"
+            f"  order: {answer.order} gives these bits, but of the {answer.others} rows on which it was not found only "
+            f"{counted(answer.deciding, 'sum')} decide it: too few to tell it from a wrong value, so it is not taken"
         )
     if not search.tried and search.is_whole:
-        yield "  orders that no file lists: none tried, as no sum has one to choose, or no row would be left to judge it by"
+        yield "  orders that no file lists: none tried: no sum has one to choose, or no row is left to judge it by"
     elif not search.found:
         end = "all that are known" if search.is_whole else "its share of the budget is spent"
         yield f"  orders that no file lists: {cost}, {end}; none explains these bits"
 
 
-def remainder(left: Left) -> str:
+def remainder(rest: Left) -> str:
     """How far the rest lies, and whether a legal order explains it."""
-    far = "not finite" if math.isinf(left.furthest) else f"up to {left.furthest:.0f} ulp"
-    text = f"{percent(left.differing)} of elements, {far}"
-    if left.outside is None:
-        return f"{text}; no legal orders can be drawn: {left.not_drawn}"
-    outside = f"{left.outside} of {left.compared} elements lie outside every legal order drawn"
-    verdict = "no legal order explains them" if left.beyond_orders else "as many as a legal order has there"
+    far = "not finite" if math.isinf(rest.furthest) else f"up to {rest.furthest:.0f} ulp"
+    text = f"{percent(rest.differing)} of elements, {far}"
+    if rest.outside is None:
+        return f"{text}; no legal orders can be drawn: {rest.not_drawn}"
+    outside = f"{rest.outside} of {rest.compared} elements lie outside every legal order drawn"
+    verdict = "no legal order explains them" if rest.beyond_orders else "as many as a legal order has there"
     return f"{text}; {outside} ({verdict})"
 
 

@@ -65,7 +65,7 @@ class Fit:
     """An order that gives every bit of all rows, beside other choices. See `FoundOrder`."""
 
     choices: Choices
-    found: FoundOrder
+    answer: FoundOrder
 
 
 @dataclass(kw_only=True)
@@ -95,7 +95,7 @@ class _Sum:
 
     @cached_property
     def leaves(self) -> int | None:
-        """How many values it adds up: a written-out order is refused for any other number. None if no number is taken
+        """How many values it adds up: a written-out order is refused for any other number. None if no number is rows
         that is small, or that is a size of what its node reads or of its weights.
         """
         values = [self.fitted.values[value] for value in self.node.inputs if value in self.fitted.values]
@@ -130,7 +130,7 @@ class _Sum:
     @cached_property
     def deciding(self) -> int:
         """Sums of the other rows of which the choices without the order give other bits. Where matrices are multiplied
-        or parts are added, each element is a sum; elsewhere, as in a norm, the elements of a row share one.
+        or parts are added, each element is a sum; elsewhere, as in a norm, the elements of a row share at.
         """
         counts = [rows_apart(self.kernels, self.beside, sample) for sample in self.others]
         by_element = self.node.op.gemm or bool(self.node.op.takes_partials)
@@ -175,48 +175,48 @@ class UnlistedOrders:
             tried=self.tried,
             seconds=time.monotonic() - begun,
             is_whole=is_empty and not waiting,
-            found=tuple(fit.found for fit in self.fits),
+            found=tuple(fit.answer for fit in self.fits),
             unsure=tuple(self.unsure),
         )
 
-    def _try_next(self, one: _Sum) -> bool:
-        """Try the next order of a sum; whether there was one."""
+    def _try_next(self, at: _Sum) -> bool:
+        """Try the next order of a sum; whether there was at."""
         begun = time.monotonic()
-        order = next(one.orders, None)
+        order = next(at.orders, None)
         if order is not None:
             self.tried += 1
-            if one.gives(order):
-                self._judge(one, order)
-        one.seconds += time.monotonic() - begun
+            if at.gives(order):
+                self._judge(at, order)
+        at.seconds += time.monotonic() - begun
         return order is not None
 
-    def _judge(self, one: _Sum, order: str) -> None:
+    def _judge(self, at: _Sum, order: str) -> None:
         """Hold an order that gives the fitted rows against the others."""
-        key = (one.place, tree_key(order, one.leaves))
-        if key in self._keys or not one.gives_others(one.choices(order)):
+        key = (at.place, tree_key(order, at.leaves))
+        if key in self._keys or not at.gives_others(at.choices(order)):
             return
         self._keys.add(key)
-        name = order if one.leaves is None else shortest(order, one.leaves)
-        choices = self._smallest(one, one.choices(name))
-        found = FoundOrder(
-            place=f"{one.place[0]}:{one.place[1]}",
+        name = order if at.leaves is None else shortest(order, at.leaves)
+        choices = self._smallest(at, at.choices(name))
+        answer = FoundOrder(
+            place=f"{at.place[0]}:{at.place[1]}",
             order=name,
-            fitted=_rows(one.fitted),
-            others=sum(map(_rows, one.others)),
-            deciding=one.deciding,
+            fitted=_rows(at.fitted),
+            others=sum(map(_rows, at.others)),
+            deciding=at.deciding,
         )
-        if one.deciding >= CHANCE + math.log2(max(1, self.tried)):
-            self.fits.append(Fit(choices=choices, found=found))
+        if at.deciding >= CHANCE + math.log2(max(1, self.tried)):
+            self.fits.append(Fit(choices=choices, answer=answer))
         else:
-            self.unsure.append(found)
+            self.unsure.append(answer)
 
-    def _smallest(self, one: _Sum, choices: Choices) -> Choices:
+    def _smallest(self, at: _Sum, choices: Choices) -> Choices:
         """Without the choices beside the order that every bit is given without."""
-        for choice in sorted(one.beside, key=str):
+        for choice in sorted(at.beside, key=str):
             fewer = choices - {choice}
-            score = scored(self.kernels, fewer, [one.fitted, *one.others])
+            score = scored(self.kernels, fewer, [at.fitted, *at.others])
             if score is not None and score.exact:
-                return self._smallest(replace_beside(one, one.beside - {choice}), fewer)
+                return self._smallest(replace_beside(at, at.beside - {choice}), fewer)
         return choices
 
     def _sums(self) -> Iterator[_Sum]:
@@ -233,10 +233,10 @@ class UnlistedOrders:
         for beside, place, share in self._beside():
             if self.stop.is_due:
                 return
-            known = (beside, place) in met
+            is_known = (beside, place) in met
             met.add((beside, place))
-            key = place, NOTHING if known else self._given(beside, whole)
-            if not known and key not in met:
+            key = place, NOTHING if is_known else self._outputs_key(beside, whole)
+            if not is_known and key not in met:
                 met.add(key)
                 is_cut = row_by_row(self.kernels.replaced, beside | {(place, "sequential")}, sample)
                 fitted = few if is_cut else whole
@@ -259,7 +259,7 @@ class UnlistedOrders:
         for choices in singles:
             yield from ((beside, place, ASIDE) for beside, place in self._places(choices) if place not in at_once)
 
-    def _given(self, beside: Choices, sample: Sample) -> object:
+    def _outputs_key(self, beside: Choices, sample: Sample) -> object:
         """What choices give, as a key: many change nothing here."""
         trial = self.kernels.outputs(beside, sample)
         return beside if trial is None else tuple(map(_key, trial))
@@ -292,14 +292,14 @@ class UnlistedOrders:
             return None
         sample, counts = max(counted, key=lambda pair: int((pair[1] > 0).sum()))
         most = min(FITTED, sum(int((counts > 0).sum()) for _, counts in counted) // 2)
-        taken, elements = [], 0
+        rows, elements = [], 0
         for row in counts.flatten().argsort(descending=True)[: 2 * most : 2].tolist():
             if elements < ENOUGH:
-                taken.append(row)
+                rows.append(row)
                 elements += int(counts.flatten()[row])
         mask = torch.zeros(counts.numel(), dtype=torch.bool)
-        mask[taken] = True
-        return (sample, mask.view(counts.shape)) if taken else None
+        mask[rows] = True
+        return (sample, mask.view(counts.shape)) if rows else None
 
     def _parted(self, sample: Sample, mask: Tensor) -> tuple[Sample, list[Sample]]:
         """A micro-batch at the rows of a mask, and all others that are no padding."""
@@ -309,9 +309,9 @@ class UnlistedOrders:
         return replace(sample, real=(mask, axis)), [*rest, *(each for each in self.samples if each is not sample)]
 
 
-def replace_beside(one: _Sum, beside: Choices) -> _Sum:
+def replace_beside(at: _Sum, beside: Choices) -> _Sum:
     """The same sum beside other choices."""
-    return _Sum(kernels=one.kernels, beside=beside, place=one.place, fitted=one.fitted, others=one.others)
+    return _Sum(kernels=at.kernels, beside=beside, place=at.place, fitted=at.fitted, others=at.others)
 
 
 def _key(port: Tensor) -> tuple[object, ...]:

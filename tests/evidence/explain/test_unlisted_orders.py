@@ -68,12 +68,12 @@ def test_an_order_that_no_file_lists_is_told(
     explanation = _explained(qwen3_moe, tmp_path, node, patch, dtype=dtype, shape=(4, rows))
     assert explanation.explained
     assert explanation.orders is not None
-    found = explanation.orders.found[0]
-    assert found.place == f"{node}:{place}"
-    assert tree_key(found.order, leaves) == tree_key(order, leaves)
-    assert f"{node}:{place}={found.order}" in explanation.matches[0].choices
-    assert (found.fitted + found.others, found.fitted <= 8) == (4 * rows, True)
-    assert found.deciding > 30
+    answer = explanation.orders.found[0]
+    assert answer.place == f"{node}:{place}"
+    assert tree_key(answer.order, leaves) == tree_key(order, leaves)
+    assert f"{node}:{place}={answer.order}" in explanation.matches[0].choices
+    assert (answer.fitted + answer.others, answer.fitted <= 8) == (4 * rows, True)
+    assert answer.deciding > 30
     assert 0 < explanation.orders.seconds < BUDGET
 
 
@@ -115,11 +115,11 @@ def test_the_command_says_the_order_and_the_time(qwen3_moe: Path, tmp_path: Path
     assert result.returncode == 0, result.stderr
     screen = " ".join(result.stdout.split())
     (node,) = json.loads(answer.read_text())["nodes"]
-    (found,) = node["orders"]["found"]
-    assert f"order: {found['order']}, which no file lists: found on {found['fitted']} row" in screen
-    assert f"verified on {found['others']} others" in screen
+    (order,) = node["orders"]["found"]
+    assert f"order: {order['order']}, which no file lists: found on {order['fitted']} row" in screen
+    assert f"verified on {order['others']} others" in screen
     assert f"s of {BUDGET:g} s spent on orders that no file lists" in screen
-    assert f"order: {found['order']}" in profile.read_text()
+    assert f"order: {order['order']}" in profile.read_text()
 
 
 def test_where_listed_choices_explain_a_node_no_order_is_sought(qwen3_moe: Path, tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ class _Sum:
 
     @cached_property
     def leaves(self) -> int | None:
-        """How many values it adds up: a written-out order is refused for any other number. None if no number is rows
+        """How many values it adds up: a written-out order is refused for any other number. None if no number is taken
         that is small, or that is a size of what its node reads or of its weights.
         """
         values = [self.fitted.values[value] for value in self.node.inputs if value in self.fitted.values]

@@ -31,6 +31,14 @@ Previous = Annotated[
         "--previous", help="A checkpoint of an earlier step, whose weights a node may still have; may be repeated."
     ),
 ]
+Budget = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        metavar="SECONDS",
+        help="Where no listed choice explains a node, search for orders of its sums that no file lists, for so long.",
+    ),
+]
 ProfileOut = Annotated[
     Path | None, typer.Option(help="Write the choices as a profile whose evidence is `verified: trace`.")
 ]
@@ -46,6 +54,7 @@ def explain(
     rank: Rank = 0,
     seconds: Seconds = None,
     previous: Previous = None,
+    budget: Budget = None,
     profile_out: ProfileOut = None,
     json: Json = None,
     html: Html = None,
@@ -73,6 +82,7 @@ def explain(
         dtype=dtype,
         rank=rank,
         previous=tuple(previous or ()),
+        budget=budget,
     )
     with outputs({"--profile-out": profile_out, "--json": json, "--html": html}, unprinted=("--profile-out",)) as files:
         stop = Stop() if seconds is None else Stop(seconds=seconds)

@@ -38,16 +38,20 @@ class Progress:
 
 @dataclass(slots=True)
 class Stop:
-    """When a long step ends with what it knows: `seconds` after it began, or once that `is_asked`."""
+    """When a long step ends with what it knows: `seconds` after it began, or once that `is_asked`, of it or of the step
+    that it is `within`.
+    """
 
     seconds: float = math.inf
     is_asked: bool = False
     begun: float = field(default_factory=time.monotonic)
+    within: Stop | None = None
 
     @property
     def is_due(self) -> bool:
         """Whether it is time to end."""
-        return self.is_asked or time.monotonic() - self.begun >= self.seconds
+        is_over = self.is_asked or time.monotonic() - self.begun >= self.seconds
+        return is_over or (self.within is not None and self.within.is_due)
 
 
 Callback = Callable[[Progress], None]

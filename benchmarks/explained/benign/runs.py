@@ -6,12 +6,14 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 from moeparity.evidence.diff.run import diff
 from moeparity.evidence.explain.trace import Request, explain_trace
@@ -23,7 +25,7 @@ VOCAB = 300
 """Below which tokens are drawn."""
 THREADS = 2
 Batch = tuple[Tensor, Tensor]
-"""Ids and the mask, both [B, T] int64; positions are counted in each sequence."""
+"""Ids [B, T] and the mask, of what is cached before too, both int64; positions are counted in each sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +76,11 @@ def _micro_batches(rows: Sequence[Sequence[int]], draw: Random) -> Iterator[Batc
     yield from (_padded(rows[:cut]), _padded(rows[cut:]))
 
 
+def _alone(rows: Sequence[Sequence[int]], _: Random) -> Iterator[Batch]:
+    """Each by itself."""
+    yield from (_padded([row]) for row in rows)
+
+
 def _order(rows: Sequence[Sequence[int]], draw: Random) -> Iterator[Batch]:
     """In another order."""
     yield _padded(draw.sample(rows, len(rows)))
@@ -89,11 +96,31 @@ def _company(rows: Sequence[Sequence[int]], draw: Random) -> Iterator[Batch]:
     yield _padded([*rows, *_drawn(draw, draw.randrange(1, 4))])
 
 
+def _lengths(rows: Sequence[Sequence[int]], draw: Random) -> Iterator[Batch]:
+    """The first tokens of each alone, of one no more than one."""
+    shorter = [row[: draw.randrange(1, len(row) + 1)] for row in rows]
+    yield _padded([shorter[0][:1], *shorter[1:]])
+
+
+def _one_token(rows: Sequence[Sequence[int]], draw: Random) -> Iterator[Batch]:
+    """The first token of each alone, in one batch or in one forward each."""
+    batches = [[row[:1] for row in rows]] if draw.random() < 1 / 2 else [[row[:1]] for row in rows]
+    yield from map(_padded, batches)
+
+
+def _steps(rows: Sequence[Sequence[int]], draw: Random) -> Iterator[Batch]:
+    """A part as a prompt, the rest token by token, with a cache."""
+    ids, mask = _padded(rows, at_left=True)
+    for begin, end in pairwise([0, *range(draw.randrange(1, ids.shape[1]), ids.shape[1] + 1)]):
+        yield ids[:, begin:end], mask[:, :end]
+
+
 def _same(rows: Sequence[Sequence[int]], _: Random) -> Iterator[Batch]:
-    """In the same batch: again, or on other threads."""
+    """In the same batch: again, on other threads, or after another model has run in the process."""
     yield _padded(rows)
 
 
+AFTER, IN_STEPS = "after another model", "in steps, with a cache"
 CHANGES: dict[str, Callable[[Sequence[Sequence[int]], Random], Iterator[Batch]]] = {
     "other micro-batches": _micro_batches,
     "another order": _order,
@@ -101,19 +128,33 @@ CHANGES: dict[str, Callable[[Sequence[Sequence[int]], Random], Iterator[Batch]]]
     "other sequences beside": _company,
     "other threads": _same,
     "again": _same,
+    "one by one": _alone,
+    "other lengths": _lengths,
+    "one token": _one_token,
+    IN_STEPS: _steps,
+    AFTER: _same,
 }
+"""What is else in the second run."""
 
 
-def answers_of_run(number: int, seed: int, program: Any, model: str, checkpoint: Path, folder: Path) -> Said:
-    """Score drawn sequences twice, then ask of the second run beside the first one, and of the second by itself."""
+def answers_of_run(
+    number: int, seed: int, program: Any, model: str, checkpoint: Path, folder: Path, before: Any = None
+) -> Said:
+    """Score drawn sequences twice, then ask of the second run beside the first one, and of the second by itself.
+
+    `before` is another program, which runs between them where the change asks for one.
+    """
     begin, draw = time.process_time(), Random(f"{seed} {number}")  # noqa: S311
     change = tuple(CHANGES)[number // len(MODELS) % len(CHANGES)]
     rows = _drawn(draw, draw.randrange(3, 7))
     good = _captured(program, [_padded(rows)], folder / "good")
+    if change == AFTER:
+        _scored(before or program, [_padded(_drawn(draw, 2))])
     threads = torch.get_num_threads()
     torch.set_num_threads(THREADS if change == "other threads" else threads)
     try:
-        second = _captured(program, list(CHANGES[change](rows, draw)), folder / "other")
+        batches = list(CHANGES[change](rows, draw))
+        second = _captured(program, batches, folder / "other", is_cached=change == IN_STEPS)
         report = diff(good, second)
         # What differs is named, and not searched for.
         answer = explain_trace(Request(trace=second, checkpoint=checkpoint), stop=Stop(seconds=0))
@@ -132,9 +173,17 @@ def answers_of_run(number: int, seed: int, program: Any, model: str, checkpoint:
     )
 
 
-def _captured(program: Any, batches: Sequence[Batch], folder: Path) -> Path:
-    with recorded(folder, level="op,module"), torch.no_grad():
-        for ids, mask in batches:
-            positions = (mask.cumsum(-1) - 1).clamp_min(0)
-            program(ids, attention_mask=mask, position_ids=positions, use_cache=False)
+def _captured(program: Any, batches: Sequence[Batch], folder: Path, *, is_cached: bool = False) -> Path:
+    with recorded(folder, level="op,module"):
+        _scored(program, batches, DynamicCache(config=program.config) if is_cached else None)
     return folder
+
+
+def _scored(program: Any, batches: Sequence[Batch], cache: DynamicCache | None = None) -> None:
+    """A forward of each; positions are counted in each sequence, over what the cache holds too."""
+    for ids, mask in batches:
+        positions = (mask.cumsum(-1) - 1).clamp_min(0)[:, -ids.shape[1] :]
+        with torch.no_grad():
+            program(
+                ids, attention_mask=mask, position_ids=positions, use_cache=cache is not None, past_key_values=cache
+            )

@@ -40,7 +40,10 @@ NAMES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "final_norm_of_ones": (("norm-weight-missing",),),
     "other_theta": (("rope_theta=",), ("rope-base",)),
     "other_renormalisation": (("fault=renormalisation",),),
-    "fewer_experts": (("3 experts a token where the checkpoint says 4",), ("1 experts a token",)),
+    "fewer_experts": (
+        ("3 experts a token where the checkpoint says 4",),
+        ("1 expert a token where the checkpoint says 2",),
+    ),
     "other_eps": (("eps=",),),
     "other_window": (("window=",),),
     "query_bias_left_out": (("bias-missing",),),

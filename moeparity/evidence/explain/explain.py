@@ -109,6 +109,7 @@ class Question:
         inquiry = self.inquiry(samples)
         for sample in samples:
             inquiry.meet(sample, same=same)
+        inquiry.search_orders(samples)
         return Answer(question=self, observations=tuple(observations), samples=tuple(samples), inquiry=inquiry)
 
 
@@ -176,6 +177,7 @@ class Answer:
             left=None if self.explains or inquiry.stopped else self._remainder(choices),
             local_error=inquiry.base.local_error,
             extent=None if inquiry.base.exact else extent_of(inquiry.kernels, NOTHING, self.samples),
+            orders=inquiry.orders,
         )
 
     def _remainder(self, choices: Choices) -> Left:

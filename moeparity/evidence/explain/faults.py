@@ -152,16 +152,25 @@ def _is_number(value: Value) -> bool:
 
 
 def suspects_of(recorded: torch.Tensor, base: torch.Tensor, ids: torch.Tensor) -> tuple[int, ...]:
-    """The experts that may be the cause if some tokens are much further off than others, the likeliest first. An expert
-    is suspected if all of its tokens are far off. If some of these experts can alone be the cause of every such token,
-    only they are suspected; else the likeliest, and those that have all such tokens that it has not. ids [B, T, K];
-    values [B, T, K, H], a row for each slot, or a row for each token.
+    """The experts that may be the cause if some tokens are much further off than others, the likeliest first. ids
+    [B, T, K]; values [B, T, K, H], a row for each slot, or a row for each token.
+
+    Much further off are those that rounding does not bring so far, and where some rows are equal also all others: a
+    wrong expert that most tokens go to leaves few rows near.
     """
     is_comparable = recorded.shape == base.shape and recorded.numel() > 0
     if not is_comparable or recorded.shape[:-1] not in (ids.shape, ids.shape[:2]):
         return ()
     off = _how_far_off(recorded.double(), base.double())
-    far = off > FAR_OFF * off.flatten().quantile(NEAR)
+    equal = [torch.zeros(())] if bool((off == 0).any()) else []
+    bounds = (FAR_OFF * off.flatten().quantile(NEAR), *equal)
+    return tuple(dict.fromkeys(expert for bound in bounds for expert in _suspects_behind(off, off > bound, ids)))
+
+
+def _suspects_behind(off: torch.Tensor, far: torch.Tensor, ids: torch.Tensor) -> tuple[int, ...]:
+    """The experts of which all tokens are far off. If some of these can alone be the cause of every such token, only
+    they are suspected; else the likeliest, and those that have all such tokens that it has not.
+    """
     if off.shape != ids.shape:
         off, far = (x[..., None].expand(ids.shape) for x in (off, far))
     experts = [e for e in sorted(_experts_in(ids)) if bool(far[ids == e].all())]

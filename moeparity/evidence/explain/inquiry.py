@@ -24,10 +24,11 @@ from moeparity.evidence.explain.plainness import (
     without_numbers,
 )
 from moeparity.evidence.explain.replaced import Choices, Replaced, absolute, relative
-from moeparity.evidence.explain.report import ChoiceMatch, NumberRange
+from moeparity.evidence.explain.report import ChoiceMatch, NumberRange, OrderSearch
 from moeparity.evidence.explain.sample import Sample
 from moeparity.evidence.explain.score import Score
 from moeparity.evidence.explain.tries import SpentError, Tries, minimal, scored
+from moeparity.evidence.explain.unlisted_orders import OrderBudget, UnlistedOrders
 from moeparity.evidence.explain.vocabulary import in_one_dtype
 from moeparity.inputs.weights.store import Loaded
 from moeparity.progress import Stop
@@ -53,12 +54,14 @@ class Memory:
     """What is known from the nodes before: the work that their searches spent, and the exact or nearest combinations.
     Nodes are kept by their places in what was replaced, so that other layers can use it. `work` is what these searches
     may spend over all nodes; `stop` ends them before that. `checkpoints` are others, whose weights may be here.
+    `orders`: what may be spent on orders that no file lists, where nothing else explains a node; None: none is sought.
     """
 
     work: float = field(default_factory=lambda: WORK)
     spent: float = 0.0
     stop: Stop = field(default_factory=Stop)
     checkpoints: Sequence[str] = ()
+    orders: OrderBudget | None = None
     answers: dict[Choices, None] = field(default_factory=dict)
 
 
@@ -79,6 +82,8 @@ class Inquiry:
     tried: set[Choices] = field(default_factory=set)
     given_up: bool = False
     stopped: bool = False
+    ranked: Sequence[Choices] = ()
+    orders: OrderSearch | None = None
 
     def __post_init__(self) -> None:
         """No call yet."""
@@ -100,6 +105,21 @@ class Inquiry:
         explained = any(score.exact for score in self.answers.values())
         if not (explained or self.given_up or self.base.exact):
             self._search(sample)
+        self.kernels.let_go()
+
+    def search_orders(self, samples: Sequence[Sample]) -> None:
+        """Where nothing that a file lists gives every bit of all these micro-batches: orders that none lists."""
+        budget = self.memory.orders
+        if budget is None or not self.given_up or self.stopped:
+            return
+        stop = budget.of_node(self.memory.stop)
+        search = UnlistedOrders(kernels=self.kernels, ranked=self.ranked, samples=samples, stop=stop)
+        self.orders = search.search()
+        budget.spent += self.orders.seconds
+        if search.fits:
+            scores = {fit.choices: scored(self.kernels, fit.choices, samples) for fit in search.fits}
+            self.answers = {choices: score for choices, score in scores.items() if score is not None}
+            self.memory.answers |= dict.fromkeys(relative(self.replaced, choices) for choices in self.answers)
         self.kernels.let_go()
 
     @property
@@ -163,6 +183,7 @@ class Inquiry:
         exact = self._earlier_answers(tries) or search(tries, self._starts())
         self.tried |= {choices for choices, score in tries.scores.items() if score is not None and choices}
         self.memory.spent += tries.spent
+        self.ranked = tries.ranked()
         samples = [sample, *(earlier for earlier in self.samples if earlier is not sample)]
         scores = {choices: scored(self.kernels, choices, samples) for choices in exact or tries.ranked()[:SHOWN]}
         self.answers = {choices: score for choices, score in scores.items() if score is not None}

@@ -17,6 +17,7 @@ from moeparity.evidence.explain.report import Explanation, Unseen
 from moeparity.evidence.explain.sample import Sample, Values
 from moeparity.evidence.explain.score import Score
 from moeparity.evidence.explain.tries import NOTHING, scored
+from moeparity.evidence.explain.unlisted_orders import OrderBudget
 from moeparity.inputs.weights.store import Loaded
 from moeparity.plan.address import role
 from moeparity.plan.bound import BoundGraph
@@ -86,6 +87,7 @@ def explained_in_parts(
     work: float = WORK,
     stop: Stop | None = None,
     checkpoints: Sequence[str] = (),
+    orders: OrderBudget | None = None,
     *,
     same: bool = False,
 ) -> Parts:
@@ -93,15 +95,15 @@ def explained_in_parts(
     they are taken apart: those that the plan itself gives are explained apart from the others, or each phase is.
 
     `memories` are kept by the names of a region's nodes, without their layer; each may spend `work`.
-    `stop` ends searches before that. `checkpoints` are others, whose weights may be here. `same`: the plan is known to
-    give every bit.
+    `stop` ends searches before that. `checkpoints` are others, whose weights may be here. `orders`: what may be spent
+    on orders that no file lists. `same`: the plan is known to give every bit.
     """
     stop = stop or Stop()
     regions, reasons = _regions(plan, node, observations)
     answers: list[Answer] = []
     loaded = _loaded(regions, load)
     for region, steps in regions.values():
-        new_memory = Memory(work=work, stop=stop, checkpoints=checkpoints)
+        new_memory = Memory(work=work, stop=stop, checkpoints=checkpoints, orders=orders)
         memory = memories.setdefault(tuple(role(member.name) for member in region), new_memory)
         question = Question(plan=plan, region=region, loaded=loaded, memory=memory, known_nodes=known_nodes)
         answers += [question.answer(steps, same=True)] if same else _answers(question, steps)

@@ -127,6 +127,38 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FoundOrder:
+    """An order that no file lists and that gives every bit of all rows, with the place of its sum.
+
+    fitted: the rows on which it was sought. others: all further ones, on which it was then judged. deciding: the sums
+    in these others of which the choices beside it give other bits by themselves: one for each element, or one for a row
+    whose elements share it, as in a norm.
+    """
+
+    place: str
+    order: str
+    fitted: int
+    others: int
+    deciding: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderSearch:
+    """What came of searching the algebra of orders at a node that no listed choice explains.
+
+    seconds: how long it took. is_whole: whether all orders that it knows were tried; if not, its share of the budget
+    was spent before. found: what explains the node. unsure: what gives all bits too, but with so few sums that decide
+    that a wrong value may have them by chance; these explain nothing.
+    """
+
+    tried: int
+    seconds: float
+    is_whole: bool
+    found: tuple[FoundOrder, ...] = ()
+    unsure: tuple[FoundOrder, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """Which choices give the recorded bits of a node, beside those of a start profile.
 
@@ -140,7 +172,8 @@ class Explanation:
     first. open: choices that these values do not decide beside the first match. padding: at how many tokens of padding,
     and of how many, the bits differ; these decide nothing. other_shape: in words, what a token has in place of the
     shape that the checkpoint says; such values are compared with nothing; empty if shapes are equal. searched: false if
-    the search was stopped before it came to its own end and had found nothing.
+    the search was stopped before it came to its own end and had found nothing. orders: what a search for orders that no
+    file lists came to; None if there was none.
     """
 
     node: str
@@ -162,6 +195,7 @@ class Explanation:
     searched: bool = True
     local_error: float = 0.0
     extent: Extent | None = None
+    orders: OrderSearch | None = None
 
     @property
     def explained(self) -> bool:
@@ -183,7 +217,8 @@ class Explained:
     """What is found about a trace's nodes, beside a start profile in one dtype.
 
     taken: what is assumed of the program if attention and the rotation are explained. whole: whether the program got to
-    the end of its recording. asked: whether the user named nodes; if not, all that the trace shows were meant.
+    the end of its recording. asked: whether the user named nodes; if not, all that the trace shows were meant. budget:
+    seconds that might be spent on orders that no file lists; None: none was sought.
     """
 
     trace: str
@@ -197,6 +232,7 @@ class Explained:
     asked: bool
     nodes: tuple[Explanation, ...]
     unseen: tuple[Unseen, ...]
+    budget: float | None = None
 
     @property
     def exit_code(self) -> int:
@@ -206,6 +242,11 @@ class Explained:
         if any(node.searched and not node.explained for node in self.nodes):
             return 1
         return 3 if not self.nodes or self.stopped or (self.asked and self.unseen) else 0
+
+    @property
+    def seconds_on_orders(self) -> float:
+        """How long orders that no file lists were searched for."""
+        return sum(node.orders.seconds for node in self.nodes if node.orders is not None)
 
     @property
     def stopped(self) -> bool:

@@ -8,7 +8,16 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from moeparity.evidence.explain.report import UNSHOWN, Explained, Explanation, Extent, Left, OpenChoice, Unseen, is_near
+from moeparity.errors import counted
+from moeparity.evidence.explain.remainder_lines import extent_lines, order_lines, remainder
+from moeparity.evidence.explain.report import (
+    UNSHOWN,
+    Explained,
+    Explanation,
+    OpenChoice,
+    Unseen,
+    is_near,
+)
 from moeparity.ops.attribute import EDGE
 from moeparity.output.blocks import Block, Document, Group, Status, group, lines
 from moeparity.output.status import state_of
@@ -41,9 +50,12 @@ def _blocks(result: Explained) -> Iterator[Block]:
 
 
 def _head(result: Explained) -> Iterator[tuple[str, str]]:
-    yield "trace", f"{result.trace}: {_count(result.forwards, 'forward')} by the map of {result.program}"
+    yield "trace", f"{result.trace}: {counted(result.forwards, 'forward')} by the map of {result.program}"
     yield "held to", f"{result.profile} on {result.checkpoint} in {result.dtype}"
     yield "assumed", f"{' and '.join(result.taken)}, for attention"
+    if result.budget is not None:
+        spent = f"{result.seconds_on_orders:.1f} s of {result.budget:g} s"
+        yield "orders", f"{spent} spent on orders that no file lists"
     if not result.whole:
         yield "note", "the trace was cut: its program did not get to the end of its recording"
 
@@ -81,7 +93,7 @@ def _of_other_shapes(result: Explained) -> Iterator[Group]:
     """The nodes that gave a token numbers of another shape than the checkpoint says, grouped by that shape."""
     names: dict[tuple[str, str], list[str]] = {}
     for part in (part for part in result.nodes if part.other_shape):
-        tried = f"; none of the {_count(part.tried, 'choice')} tried gives that shape" if part.tried else ""
+        tried = f"; none of the {counted(part.tried, 'choice')} tried gives that shape" if part.tried else ""
         where = _forwards(part.forwards, result.forwards, part.phases)
         names.setdefault((where, f"{part.other_shape}{tried}"), []).append(part.node)
     if names:
@@ -115,7 +127,7 @@ def _unsearched(nodes: Sequence[Explanation], forwards: int) -> Iterator[Group]:
                 f"{names}: {percent(part.as_it_is)} of elements equal under the profile as it is, local error "
                 f"{_error(part.local_error)}; {part.tried} tried"
             )
-            words += () if part.extent is None else _extent(part.extent)
+            words += () if part.extent is None else extent_lines(part.extent)
         yield group("Not searched to the end, since the search was stopped", lines(*words))
 
 
@@ -133,7 +145,7 @@ def _equal_lines(result: Explained, nodes: Sequence[Explanation]) -> Iterator[st
     for node in nodes:
         parts.setdefault(_forwards(node.forwards, result.forwards, node.phases), []).append(node)
     for where, alike in parts.items():
-        yield f"{_count(len(alike), 'node')}{where}, all bits equal: {_names(alike)}"
+        yield f"{counted(len(alike), 'node')}{where}, all bits equal: {_names(alike)}"
     between = dict.fromkeys(role(name) for node in nodes for name in node.nodes if name != node.node)
     if between:
         yield f"computed anew between them, as not shown: {', '.join(between)}"
@@ -141,8 +153,8 @@ def _equal_lines(result: Explained, nodes: Sequence[Explanation]) -> Iterator[st
     if undecided:
         choices = sum(len(node.open) for node in nodes)
         yield (
-            f"{_count(choices, 'choice')} at {undecided} of them not decided by these values: --node NAME prints those "
-            "of a node, --json all"
+            f"{counted(choices, 'choice')} at {undecided} of them not decided by these values: --node NAME prints "
+            "those of a node, --json all"
         )
 
 
@@ -162,7 +174,7 @@ def summary(result: Explained) -> str:
     parts = [f"{as_started} as {result.profile} computes them", f"{otherwise} under other choices"]
     if stopped:
         parts.append(f"{stopped} not searched to the end (stopped: this is not the whole)")
-    return f"{_count(len(by_node), 'node')}: {', '.join(parts)}, {nothing} not explained; exit {result.exit_code}"
+    return f"{counted(len(by_node), 'node')}: {', '.join(parts)}, {nothing} not explained; exit {result.exit_code}"
 
 
 def node_lines(first: Explanation, *further: Explanation, forwards: int) -> Iterator[str]:
@@ -178,10 +190,12 @@ def node_lines(first: Explanation, *further: Explanation, forwards: int) -> Iter
         yield from _matches(first, f"{names}{through}")
     else:
         yield from _nothing(first, f"{names}{through}")
+    search = next((node.orders for node in (first, *further) if node.orders is not None), None)
+    yield from () if search is None else order_lines(search)
     differing, every = (sum(counts) for counts in zip(*(node.padding for node in (first, *further)), strict=True))
     if differing:
         verb = "has" if differing == 1 else "have"
-        yield f"  {differing} of {_count(every, 'padding token')} {verb} other bits, which does not count"
+        yield f"  {differing} of {counted(every, 'padding token')} {verb} other bits, which does not count"
     undecided = "; ".join(_undecided((first, *further)))
     if undecided:
         yield f"  not decided by these values: {undecided}"
@@ -244,7 +258,7 @@ def _matches(node: Explanation, names: str) -> Iterator[str]:
     yield f"{names}: {_spread(str(match))} (all bits equal{_compared(match.compared)}; {cost})"
     yield from (f"  fault: {words}" for words in match.faults)
     if node.extent is not None and node.extent.differing < node.extent.tokens:
-        yield from _extent(node.extent)
+        yield from extent_lines(node.extent)
     yield from (f"  so does {n.place} from {n.least:.7g} to {n.greatest:.7g}" for n in match.between)
     if others:
         words = ", or ".join(_spread(str(further)) for further in others[:SHOWN_OTHERS])
@@ -261,45 +275,8 @@ def _nothing(node: Explanation, names: str) -> Iterator[str]:
         equal = f"{percent(node.as_it_is)} of elements equal"
         yield f"  nearest: the profile as it is, {equal}; nothing tried makes half of the others equal"
     if node.left is not None:
-        yield f"  which leaves {_remainder(node.left)}"
-        yield from () if node.left.extent is None else _extent(node.left.extent)
-
-
-def _remainder(remainder: Left) -> str:
-    far = "not finite" if math.isinf(remainder.furthest) else f"up to {remainder.furthest:.0f} ulp"
-    text = f"{percent(remainder.differing)} of elements, {far}"
-    if remainder.outside is None:
-        return f"{text}; no legal orders can be drawn: {remainder.not_drawn}"
-    outside = f"{remainder.outside} of {remainder.compared} elements lie outside every legal order drawn"
-    verdict = "no legal order explains them" if remainder.beyond_orders else "as many as a legal order has there"
-    return f"{text}; {outside} ({verdict})"
-
-
-def _extent(extent: Extent) -> Iterator[str]:
-    """Of which tokens the rest is, and to which expert all of them went."""
-    place = extent.first
-    of = f"request {place.request}" if place.request else f"sequence {place.sequence}"
-    where = f"{of}, position {place.position}"
-    where = f"forward {place.forward}, {where}" if place.forward else where
-    many = extent.differing > 1
-    tokens = f"{_count(extent.differing, 'token')} of {extent.tokens}"
-    yield f"  in {tokens}, {'the first ' if many else ''}at {where}{_born(extent.not_finite)}"
-    if not extent.experts:
-        return
-    experts = " and ".join(f"expert {tokens_of.expert}" for tokens_of in extent.experts)
-    goes = "all of these tokens went" if many else "this token went"
-    equal = [
-        f"{tokens_of.tokens - tokens_of.differing} to expert {tokens_of.expert}"
-        for tokens_of in extent.experts
-        if tokens_of.tokens > tokens_of.differing
-    ]
-    besides = f"; so did tokens with equal bits, {' and '.join(equal)}" if equal else ", no token with equal bits did"
-    yield f"  {goes} to {experts}{besides}"
-
-
-def _born(count: int) -> str:
-    elements = f"{_count(count, 'element')} {'is' if count == 1 else 'are'}"
-    return f"; {elements} NaN or infinite where finite ones are computed" if count else ""
+        yield f"  which leaves {remainder(node.left)}"
+        yield from () if node.left.extent is None else extent_lines(node.left.extent)
 
 
 def _alike(nodes: Iterable[Explanation]) -> list[list[Explanation]]:
@@ -329,7 +306,3 @@ def _compared(share: float) -> str:
 
 def _more(count: int, shown: int) -> str:
     return f", and {count - shown} more" if count > shown else ""
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"

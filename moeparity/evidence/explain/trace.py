@@ -14,6 +14,7 @@ from moeparity.evidence.explain.explain import WORK
 from moeparity.evidence.explain.observation import Observation
 from moeparity.evidence.explain.observed import observed
 from moeparity.evidence.explain.report import Explained
+from moeparity.evidence.explain.unlisted_orders import OrderBudget
 from moeparity.evidence.explain.walk import Walk, targets
 from moeparity.evidence.maps.forwards import module_calls
 from moeparity.evidence.maps.module_map import ModuleMap, load_map, map_of
@@ -30,7 +31,8 @@ from moeparity.progress import Callback, Stop
 class Request:
     """What is to be explained. `nodes`: selectors (none: every node that the trace shows). `map_name`: a shipped map
     or a file (None: the shipped map that fits the modules). `dtype`: what the program ran in (None: the dtype of its
-    first value). `previous`: checkpoint folders of the same model whose weights may not have been replaced.
+    first value). `previous`: checkpoint folders of the same model whose weights may not have been replaced. `budget`:
+    seconds that may be spent on orders that no file lists, at nodes that nothing else explains; None: none is sought.
     """
 
     trace: Path
@@ -41,6 +43,7 @@ class Request:
     dtype: str | None = None
     rank: int = 0
     previous: tuple[Path, ...] = ()
+    budget: float | None = None
 
 
 def explain_trace(request: Request, progress: Callback | None = None, stop: Stop | None = None) -> Explained:
@@ -69,6 +72,7 @@ def explain_trace(request: Request, progress: Callback | None = None, stop: Stop
         stop=stop or Stop(),
         work=WORK,
         checkpoints=tuple(str(folder.absolute()) for folder in request.previous),
+        orders=None if request.budget is None else OrderBudget(request.budget),
     )
     walk.explain(targets(plan, selected, recorded))
     if not walk.nodes and not request.nodes:
@@ -88,6 +92,7 @@ def explain_trace(request: Request, progress: Callback | None = None, stop: Stop
         asked=bool(request.nodes),
         nodes=tuple(walk.nodes),
         unseen=tuple(walk.unseen),
+        budget=request.budget,
     )
 
 

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Final
 
 from moeparity.evidence.explain.faults import PLANTED, fault_places
+from moeparity.evidence.explain.few_rows import few_rows
 from moeparity.evidence.explain.numbers import READ_OFF_TRIALS, read_off
 from moeparity.evidence.explain.plainness import places
 from moeparity.evidence.explain.replaced import Choices
+from moeparity.evidence.explain.sample import Sample
 from moeparity.evidence.explain.solved import matters, solutions
-from moeparity.evidence.explain.tries import NOTHING, Tries
+from moeparity.evidence.explain.tries import NOTHING, Tries, scored
 from moeparity.evidence.explain.vocabulary import numbers
 from moeparity.plan.setting import Place
+
+FEW: Final = 2
+"""On so many rows a fault of an expert is tried before it is on all."""
 
 
 def with_fault(tries: Tries, parent: Choices) -> Iterator[Choices]:
@@ -28,18 +34,33 @@ def with_fault(tries: Tries, parent: Choices) -> Iterator[Choices]:
 
 
 def of_suspects(tries: Tries) -> Iterator[Choices]:
-    """A fault of an expert that the values point to, alone; numbers are read off. What has few values comes first."""
+    """A fault of an expert that the values point to, alone; numbers are read off. What has few values comes first; a
+    fault that leaves no number open has to give the bits of a few rows before it is tried on all.
+    """
+    few = few_rows(tries.kernels, NOTHING, tries.samples[0], FEW)
     places = [place for place in _places(tries, NOTHING) if "expert=" in place[0][1]]
     count = Counter(_fault_name(place) for place, _ in places)
 
     def trials(of: tuple[Place, float | None]) -> int:
         return count[_fault_name(of[0])] * (1 if of[1] is None else READ_OFF_TRIALS)
 
-    for place, number in sorted(places, key=trials):
-        if number is None:
-            yield frozenset([(place, PLANTED)])
-        else:
+    for place, number in sorted(places, key=lambda of: (few is not None and of[1] is not None, trials(of))):
+        choices = frozenset([(place, PLANTED)])
+        if number is not None:
             yield from _read_off(tries, place, number)
+        elif few is None or _gives(tries, choices, few):
+            yield choices
+
+
+def _gives(tries: Tries, choices: Choices, sample: Sample) -> bool:
+    """Whether choices give every bit of a micro-batch that none of the tries are on; that it was asked counts. Raises
+    SpentError.
+    """
+    tries.refuse_spent()
+    before = tries.kernels.work
+    score = scored(tries.kernels, choices, [sample])
+    tries.spent += tries.kernels.work - before
+    return score is not None and score.exact
 
 
 def _read_off(tries: Tries, place: Place, number: float) -> Iterator[Choices]:

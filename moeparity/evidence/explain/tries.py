@@ -64,13 +64,17 @@ class Tries:
         one trial of them takes too much work. Raises SpentError once all the work is spent.
         """
         if choices not in self.scores:
-            if self.stop.is_due or (self.spent >= self.limit and len(self.scores) >= self.least):
-                raise SpentError
+            self.refuse_spent()
             before = self.kernels.work
             dear = self.price(choices) > self.limit * DEAR
             self.scores[choices] = None if dear else self._scored(choices)
             self.spent += max(1.0, self.kernels.work - before)
         return self.scores[choices]
+
+    def refuse_spent(self) -> None:
+        """Raises SpentError once all the work is spent, or it is time to stop."""
+        if self.stop.is_due or (self.spent >= self.limit and len(self.scores) >= self.least):
+            raise SpentError
 
     def _scored(self, choices: Choices) -> Score | None:
         trials = [self.kernels.outputs(choices, sample) for sample in self.samples]

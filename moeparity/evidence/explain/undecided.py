@@ -50,7 +50,7 @@ def open_choices(kernels: Kernels, answer: Choices, samples: Sequence[Sample], s
     bound = replaced.bound(answer)
     spent_before, refused = kernels.work, 0
     others: dict[Place, _Others] = {}
-    for (place, value), price, listed in _trials(kernels, answer, samples):
+    for (place, value), price, listed in _trials(kernels, answer, samples, stop):
         values_at = others.setdefault(place, _Others())
         if values_at.alike and not listed:
             continue
@@ -80,12 +80,17 @@ def open_choices(kernels: Kernels, answer: Choices, samples: Sequence[Sample], s
     )
 
 
-def _trials(kernels: Kernels, answer: Choices, samples: Sequence[Sample]) -> list[tuple[Choice, float, bool]]:
+def _trials(
+    kernels: Kernels, answer: Choices, samples: Sequence[Sample], stop: Stop
+) -> list[tuple[Choice, float, bool]]:
     """The trials of other values, each with its price and with whether something lists the value. Values that only
-    stand for any whole number come last; otherwise the order is by price.
+    stand for any whole number come last; otherwise the order is by price. Once it is time to stop nothing is priced.
     """
     trials = _other_values(kernels.replaced, kernels.replaced.bound(answer))
-    priced = [(trial, _price(kernels, _with(answer, trial), samples), listed) for trial, listed in trials.items()]
+    priced = [
+        (trial, 0.0 if stop.is_due else _price(kernels, _with(answer, trial), samples), listed)
+        for trial, listed in trials.items()
+    ]
     return sorted(priced, key=lambda trial: (not trial[2], trial[1]))
 
 

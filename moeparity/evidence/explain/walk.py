@@ -13,6 +13,7 @@ from moeparity.evidence.explain.observed import Recorded
 from moeparity.evidence.explain.parts import Comparison, Load, Parts, compared, explained_in_parts
 from moeparity.evidence.explain.report import UNSHOWN, Explanation, Unseen
 from moeparity.evidence.explain.statements import as_number
+from moeparity.evidence.explain.unlisted_orders import OrderBudget
 from moeparity.inputs.weights.store import Loaded, WeightStore
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.changed import in_phases
@@ -73,6 +74,7 @@ class Walk:
     """Explains nodes. Every search of one kind of node may spend `work`; all end once it is time to `stop`.
 
     checkpoints: folders of others, whose weights may stand in place of a node's own.
+    orders: what may be spent on orders that no file lists.
     as_given: the nodes that were computed anew for values of which the plan gave every bit from the start. answered:
     those, and all whose values were explained since.
     """
@@ -83,6 +85,7 @@ class Walk:
     stop: Stop
     work: float
     checkpoints: Sequence[str] = ()
+    orders: OrderBudget | None = None
     nodes: list[Explanation] = field(default_factory=list)
     unseen: list[Unseen] = field(default_factory=list)
     memories: dict[tuple[str, ...], Memory] = field(default_factory=dict)
@@ -143,6 +146,7 @@ class Walk:
                 self.work,
                 self.stop,
                 self.checkpoints,
+                self.orders,
                 same=same,
             )
         self.nodes += (_shaped(answer, shaped) for answer in parts.explanations)

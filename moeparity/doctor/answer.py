@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
 
+from moeparity.doctor.asks import asks
 from moeparity.doctor.case import Case, Tried
-from moeparity.doctor.evidence import Evidence
+from moeparity.doctor.evidence_lines import aside_lines, evidence_lines
 from moeparity.doctor.hypotheses import AS_CONFIGURED
 from moeparity.doctor.judge import Difference, Ranking, legal_sizes, ranked
-from moeparity.doctor.report import BEYOND, Answer, Examination, Explanation, Record
-from moeparity.errors import counted, display_path
+from moeparity.doctor.report import BEYOND, Answer, Clue, Examination, Explanation, Record
 from moeparity.metrics.verdict import Interval
-from moeparity.output.words import enumerated, few
 from moeparity.search.blame import Blame, Part
 
 LEAST = 0.5
@@ -22,7 +20,6 @@ LEAST = 0.5
 LOW_SLOPE, HIGH_SLOPE = 0.4, 1.6
 """The slope of a true cause is 1; by its whole interval it lies between these."""
 _SHOWN = 6
-_STRANGERS = 4
 
 
 def ranking(difference: Difference, tried: Sequence[Tried]) -> Ranking:
@@ -50,11 +47,13 @@ def answered(case: Case, tried: Sequence[Tried], logged: tuple[str, ...]) -> Exa
     explanations = tuple(_explanation(case.difference, each) for each in best)
     rivals = tuple(_called(tried[index]) for index in order.rivals)
     answer = _answer(case, tried, order, explanations[0], size, legal, logged)
-    asks = tuple(_asks(case, answer))
+    wants = tuple(asks(case, answer))
     return Examination(
         answer=answer,
-        blame=_blame(answer, explanations, rivals, logged, asks),
-        evidence=tuple(_evidence(case)),
+        blame=_blame(answer, explanations, rivals, causes(case.clues, logged), wants),
+        evidence=tuple(evidence_lines(case)),
+        aside=tuple(aside_lines(case.evidence)),
+        clues=case.clues,
         records=_records(case),
         size=size,
         left=case.difference.mean((case.difference.d - best[0].simulated).abs()),
@@ -66,7 +65,7 @@ def answered(case: Case, tried: Sequence[Tried], logged: tuple[str, ...]) -> Exa
         tried=len(tried),
         sequences=int(torch.unique(case.difference.sequence).numel()),
         tokens=case.difference.d.numel(),
-        asks=asks,
+        asks=wants,
     )
 
 
@@ -81,6 +80,8 @@ def _answer(
 ) -> Answer:
     if of_other_weights(case):
         return "wrong checkpoint"
+    if len(tried) == 1 and any(clue.cause for clue in case.clues):
+        return "found"
     if logged and len(tried) == 1:
         return "logged"
     if not bool(case.difference.d.any()):
@@ -112,18 +113,23 @@ def _blame(
     explanations: Sequence[Explanation],
     rivals: tuple[str, ...],
     logged: tuple[str, ...],
-    asks: tuple[str, ...],
+    wants: tuple[str, ...],
 ) -> Blame:
     first = explanations[0]
     if answer == "named":
         share = first.share
         part = Part(name=first.name, part=share.estimate, low=share.low, high=share.high)
         return Blame(kind="one", named=(first.name,), parts=(part,), confidence="sure")
-    if answer == "logged":
+    if answer in {"logged", "found"}:
         return Blame(kind="one", named=logged, confidence="sure")
     if answer in {"noise", "as configured"}:
         return Blame(kind="nobody", confidence="sure")
-    return Blame(kind="undecided", alternatives=rivals, would_decide=asks[0] if asks else "")
+    return Blame(kind="undecided", alternatives=rivals, would_decide=wants[0] if wants else "")
+
+
+def causes(clues: Sequence[Clue], logged: tuple[str, ...]) -> tuple[str, ...]:
+    """What files name by themselves; where none does, what the log names."""
+    return tuple(clue.cause for clue in clues if clue.cause) or logged
 
 
 def _explanation(difference: Difference, tried: Tried) -> Explanation:
@@ -153,47 +159,3 @@ def _records(case: Case) -> tuple[Record, ...]:
         )
         for party, values in case.recorded.items()
     )
-
-
-def _evidence(case: Case) -> list[str]:
-    """What there is and what it was taken for, in three lines, and what was taken for nothing."""
-    evidence, difference = case.evidence, case.difference
-    sequences = counted(int(torch.unique(difference.sequence).numel()), "sequence")
-    log = few([display_path(path) for path in evidence.logs], 2)
-    lines = [
-        f"{log}: {difference.d.numel():,} tokens of {sequences}, recorded by {enumerated([*case.recorded])}",
-        f"{display_path(evidence.checkpoint)}: the weights that both sides were to have",
-    ]
-    lines.append(
-        "no checkpoint of the weights before the update"
-        if evidence.previous is None
-        else f"{display_path(evidence.previous)}: the weights before the update"
-    )
-    return [*lines, *_aside(evidence)]
-
-
-def _aside(evidence: Evidence) -> list[str]:
-    if not evidence.strangers:
-        return []
-    names = few([display_path(path) for path, _ in evidence.strangers], _STRANGERS)
-    return [f"not taken for evidence: {names}"]
-
-
-def _asks(case: Case, answer: Answer) -> list[str]:
-    """What is missing, most informative first."""
-    if answer in {"named", "as configured", "logged"}:
-        return []
-    asks = [
-        f"log-probabilities that the {party} recorded: they tell on which side it goes wrong"
-        for party in ("sampler", "trainer")
-        if party not in case.recorded
-    ]
-    if case.evidence.previous is None:
-        asks.append("--previous FOLDER, the weights before the update: it settles whether a part of them is stale")
-    if answer == "undecided" and not math.isinf(case.difference.mean(case.difference.d).high):
-        asks.append("more sequences (--sequences, or a larger log): intervals are over sequences")
-    asks.append(
-        f"--sampler and --trainer, the profiles of your two engines (`moeparity show engines`): what these legally "
-        f"differ in is then no longer in the way (simulated: {case.request.sampler} and {case.request.trainer})"
-    )
-    return asks

@@ -1,14 +1,16 @@
-"""Examines the evidence of one run: the log alone first, then every hypothesis, from coarse to fine."""
+"""Examines the evidence of one run: what files tell by themselves, then every hypothesis, from coarse to fine."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from moeparity.doctor.answer import answered, of_other_weights
+from moeparity.doctor.answer import answered, causes, of_other_weights
 from moeparity.doctor.case import Case, Request, Tried, opened
+from moeparity.doctor.clues import clues
 from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis, coarse, parts
 from moeparity.doctor.report import Examination
-from moeparity.logs.log_files import measure_files
+from moeparity.logs.log_files import Opening, measure_files
 from moeparity.logs.request import Request as LogRequest
 from moeparity.progress import Callback
 
@@ -27,9 +29,10 @@ def examine(request: Request, progress: Callback | None = None) -> Examination:
     can't be used.
     """
     case = opened(request, progress)
+    case = replace(case, clues=tuple(clues(case, progress)))
     tried = case.tried([AS_CONFIGURED])
     logged = _named_by_log(case)
-    if of_other_weights(case) or (logged and not request.every):
+    if of_other_weights(case) or (causes(case.clues, logged) and not request.every):
         return answered(case, tried, logged)
     graph, previous = case.bench.model.graph, case.evidence.previous
     hypotheses = [each for each in coarse(graph, previous) if each is not AS_CONFIGURED]
@@ -56,5 +59,6 @@ def _named_by_log(case: Case) -> tuple[str, ...]:
     """The mistakes in meaning that the log alone names; () if it has one side only."""
     if case.recorded.keys() != {"sampler", "trainer"}:
         return ()
-    diagnosis = measure_files(case.evidence.logs, LogRequest()).diagnosis
+    opening = Opening(trainer=case.evidence.trainer_logs, partial=bool(case.evidence.trainer_logs))
+    diagnosis = measure_files(case.evidence.logs, LogRequest(), opening).diagnosis
     return () if diagnosis is None else diagnosis.names("named", "semantics")

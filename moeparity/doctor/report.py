@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from moeparity.metrics.verdict import Interval
 from moeparity.output.json import to_json
@@ -14,7 +14,8 @@ SCHEMA = "moeparity.examination/1"
 BEYOND = 2.0
 """A difference of surely more than so many times what legal arithmetic makes is no noise."""
 Party = Literal["sampler", "trainer"]
-Answer = Literal["named", "logged", "as configured", "noise", "not explained", "wrong checkpoint", "undecided"]
+PARTIES: Final[tuple[Party, ...]] = ("sampler", "trainer")
+Answer = Literal["named", "logged", "found", "as configured", "noise", "not explained", "wrong checkpoint", "undecided"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,19 @@ class Record:
     profile: str
     tokens: int
     mean_abs_delta: Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clue:
+    """What a file tells by itself, without a simulation of the log.
+
+    cause: what it names; "" if it names nothing. change: what to do about that. command: which says more.
+    """
+
+    says: str
+    cause: str = ""
+    change: str = ""
+    command: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +63,8 @@ class Explanation:
 class Examination:
     """The answer, and what it rests on.
 
-    evidence: what was found, in sentences. size: mean |d| in nats per token. left: the same of what
+    evidence: what was found and what it was taken for, in at most three sentences. aside: what is not used, with the
+    reason. clues: what files tell by themselves. size: mean |d| in nats per token. left: the same of what
     the best hypothesis leaves. legal: the same of the largest difference
     between two engines that make no mistake, `legal_pair`. logged: causes that the log alone names. explanations: the
     best hypotheses, the first one explaining most. tried: how many were simulated. rivals: those that the data do not
@@ -59,6 +74,8 @@ class Examination:
     answer: Answer
     blame: Blame
     evidence: tuple[str, ...]
+    aside: tuple[str, ...]
+    clues: tuple[Clue, ...]
     records: tuple[Record, ...]
     size: Interval
     left: Interval

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TypeVar
 
 import torch
@@ -16,7 +17,7 @@ from moeparity.engine.walker import Walker, WalkersRefusedError
 from moeparity.inputs.model import Model
 from moeparity.inputs.tokens.tokenset import TokenSet
 from moeparity.plan.bound import BoundGraph
-from moeparity.plan.schedule.steps import MicroBatches
+from moeparity.plan.schedule.steps import MicroBatches, Schedule
 from moeparity.progress import Callback
 
 MICRO_BATCH = 8
@@ -43,16 +44,24 @@ class _Scores:
 
 
 def scores(
-    model: Model, tokens: TokenSet, plans: Mapping[_Key, BoundGraph], progress: Callback | None = None
+    model: Model,
+    tokens: TokenSet,
+    plans: Mapping[_Key, BoundGraph],
+    progress: Callback | None = None,
+    schedules: Mapping[_Key, Schedule | MicroBatches] = MappingProxyType({}),
 ) -> dict[_Key, Tensor]:
     """The log-probabilities that each plan gives the tokens under the loss mask: fp64 [N] in nats, one sequence after
     the other. All plans run in one pass.
 
-    `tokens` are on the model's device. A plan that cannot run on these tokens, since an op refuses, has no entry.
+    `tokens` are on the model's device. A plan without a schedule runs whole sequences, MICRO_BATCH at once. A plan that
+    cannot run on these tokens, since an op refuses, has no entry.
     """
     pending = dict(plans)
     while pending:
-        walkers = [Walker(name=key, plan=plan, schedule=MicroBatches(MICRO_BATCH)) for key, plan in pending.items()]
+        walkers = [
+            Walker(name=key, plan=plan, schedule=schedules.get(key, MicroBatches(MICRO_BATCH)))
+            for key, plan in pending.items()
+        ]
         observer = _Scores(output=model.graph.scores, tokens=tokens, walkers=tuple(pending))
         try:
             run(

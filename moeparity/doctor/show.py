@@ -31,7 +31,8 @@ def document(examination: Examination, subject: str) -> Document:
 
 def _blocks(of: Examination) -> Iterator[Block]:
     first = of.explanations[0]
-    named_lines = (("to do", first.change),) if of.answer == "named" and first.change else ()
+    change = first.change if of.answer == "named" else _change(of)
+    named_lines = (("to do", change),) if change else ()
     size = f"mean |delta| {_number(of.size)} nats per token over {of.tokens:,} tokens of " + counted(
         of.sequences, "sequence"
     )
@@ -41,7 +42,8 @@ def _blocks(of: Examination) -> Iterator[Block]:
         f"{verdict(of)}; exit {of.exit_code}",
         lines=(("cause", cause(of)), *named_lines, ("size", size), ("noise", against)),
     )
-    yield group("Evidence", lines(*of.evidence), lines(*_off(of)))
+    told = [clue.says for clue in of.clues]
+    yield group("Evidence", lines(*of.evidence), lines(*_off(of)), *([bullets(told)] if told else ()), lines(*of.aside))
     if of.tried > 1:
         yield group(f"What explains the difference, {of.tried:,} hypotheses simulated", _table(of))
     if of.asks:
@@ -53,7 +55,14 @@ def verdict(of: Examination) -> str:
     if of.answer == "named":
         first = of.explanations[0]
         return f"{first.name}, at the {first.party}"
-    return enumerated(of.logged) if of.answer == "logged" else _SHORT[of.answer]
+    if of.answer in {"logged", "found"}:
+        return enumerated(of.blame.named)
+    return _SHORT[of.answer]
+
+
+def _change(of: Examination) -> str:
+    """What to do about what a file names by itself."""
+    return next((clue.change for clue in of.clues if clue.cause), "") if of.answer == "found" else ""
 
 
 _SHORT: dict[Answer, str] = {
@@ -72,6 +81,9 @@ def cause(of: Examination) -> str:
         is_noise = of.left.low < BEYOND * of.legal
         remainder = "what is left is no more than noise" if is_noise else "and more is wrong: what is left is no noise"
         return f"the {first.party} {first.says}: that explains {_share(first)} of the difference, {remainder}"
+    if of.answer == "found":
+        clue = next(clue for clue in of.clues if clue.cause)
+        return f"{clue.says} (`{clue.command}` says more); nothing had to be simulated for it"
     if of.answer == "logged":
         return f"the log alone names it: {enumerated(of.logged)} (`moeparity metrics` says how)"
     if of.answer == "undecided" and of.rivals and first.share.high > 0:

@@ -1,0 +1,41 @@
+"""What there is and what it was taken for, in three lines, and what is left aside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from moeparity.doctor.case import Case
+from moeparity.doctor.evidence import Evidence
+from moeparity.doctor.report import PARTIES
+from moeparity.errors import counted, display_path
+from moeparity.output.words import enumerated, few
+
+_ASIDE = 4
+
+
+def evidence_lines(case: Case) -> Iterator[str]:
+    """The tokens and who recorded them; the weights; the engines."""
+    evidence, difference = case.evidence, case.difference
+    sequences = counted(int(torch.unique(difference.sequence).numel()), "sequence")
+    logs = few([display_path(path) for path in (*evidence.logs, *evidence.trainer_logs)], 2)
+    routes = "" if case.of_log.tokens.routed_experts is None else ", with routes"
+    yield f"{logs}: {difference.d.numel():,} tokens of {sequences}, recorded by {enumerated([*case.recorded])}{routes}"
+    before = (
+        "no checkpoint of the weights before the update"
+        if evidence.previous is None
+        else f"{display_path(evidence.previous)}: those before the update"
+    )
+    yield f"{display_path(evidence.checkpoint)}: the weights that both sides were to have; {before}"
+    yield "; ".join(f"{party}: {case.engines[party].name} {case.engines[party].by}" for party in PARTIES)
+
+
+def aside_lines(evidence: Evidence) -> Iterator[str]:
+    """What is not used, each with its reason; of many the first."""
+    for stranger in evidence.strangers[:_ASIDE]:
+        yield f"not used: {stranger.reason.splitlines()[0]}"
+    more = len(evidence.strangers) - _ASIDE
+    if more > 0:
+        names = few([display_path(each.path) for each in evidence.strangers[_ASIDE:]], _ASIDE)
+        yield f"not used, for reasons of their own: {names}"

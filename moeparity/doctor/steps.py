@@ -1,0 +1,49 @@
+"""The steps that a server recorded, taken for the simulation of the sampler if they are those of the log's tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from moeparity.doctor.engines import Engine
+from moeparity.doctor.evidence import Batch, Evidence
+from moeparity.errors import SpecError, display_path
+from moeparity.inputs.model import Model
+from moeparity.inputs.tokens.grid import token_grid
+from moeparity.plan.bound import BoundGraph
+from moeparity.plan.rule import Rule
+from moeparity.plan.schedule.steps import MicroBatches, Schedule
+
+_ENDS = ".schedule.jsonl", ".tokens.jsonl"
+"""How names end that a server's plugin gives its steps and their tokens (docs/served.md)."""
+
+
+def recorded_steps(
+    evidence: Evidence, of_log: Batch, sampler: Engine, model: Model, rules: tuple[Rule, ...]
+) -> tuple[tuple[BoundGraph, Schedule | MicroBatches] | None, str]:
+    """The sampler's plan with the steps on which it runs, and what is said of the file; None, with the reason, if the
+    steps are not those of these tokens; "" if there is no such file.
+    """
+    file = _of_log(evidence)
+    if file is None:
+        many = len(evidence.schedules)
+        return None, f"{many} recorded schedules: none is used, since none is named as the log's tokens" if many else ""
+    name = display_path(file)
+    if of_log.left_out:
+        return None, f"{name}: the server's steps are not used, since sequences without a scored token were left out"
+    try:
+        steps = sampler.on_steps(file, model.graph, token_grid(of_log.tokens, with_ids=False), model.dtype, rules)
+    except SpecError as error:
+        return None, f"{name}: the server's steps are not used: {error}"
+    return steps, f"{name}: the server's steps: the sampler is simulated on these"
+
+
+def _of_log(evidence: Evidence) -> Path | None:
+    """The schedule of the log's tokens: that of their name, or else the only one."""
+    end, of_tokens = _ENDS
+    names = {path.name for path in evidence.logs}
+    own = [
+        path for path in evidence.schedules if path.name.endswith(end) and path.name.replace(end, of_tokens) in names
+    ]
+    if own and len(evidence.logs) == 1:
+        return own[0]
+    return evidence.schedules[0] if len(evidence.schedules) == 1 and len(evidence.logs) == 1 else None

@@ -155,35 +155,39 @@ def _no_log(places: Sequence[Path], strangers: Sequence[Stranger]) -> str:
 
 
 def _sound(logs: Sequence[Path]) -> tuple[list[Path], list[Stranger]]:
-    """The logs that can be read to their ends and are of one run, by the ids of their sequences. Raises LogError if
-    none can.
+    """The logs that can be read to their ends and are of one run, by the ids of their sequences; of two of the same
+    sequences that of both sides. Raises LogError if none can.
     """
-    sound: list[Path] = []
+    read: list[tuple[bool, Path, list[str]]] = []
     aside: list[Stranger] = []
-    owners: dict[str, Path] = {}
     for path in logs:
         try:
-            ids = [sequence.id for sequence in open_sampled([path])]
+            sequences = [(sequence.id, sequence.trainer is None) for sequence in open_sampled([path])]
         except LogError as error:
             if len(logs) == 1:
                 raise
             aside.append(Stranger(path, str(error)))
-            continue
+        else:
+            read.append((all(lacks for _, lacks in sequences), path, [name for name, _ in sequences]))
+    if not read:
+        raise LogError("\n".join(each.reason for each in aside))
+    sound: list[Path] = []
+    owners: dict[str, Path] = {}
+    for _, path, ids in sorted(read, key=lambda entry: entry[0]):
         common = next((name for name in ids if name in owners), None)
         if common is None:
             sound.append(path)
             owners |= dict.fromkeys(ids, path)
-            continue
-        aside.append(
-            Stranger(
-                path,
-                f"{Where(path)}: its sequence {common} is in {display_path(owners[common])} too. Of another run? Give "
-                "each run by itself. Of the trainer? Give it as --trainer-log.",
-            )
-        )
-    if not sound:
-        raise LogError("\n".join(each.reason for each in aside))
+        else:
+            aside.append(Stranger(path, _double(path, common, owners[common])))
     return sound, aside
+
+
+def _double(path: Path, sequence: str, owner: Path) -> str:
+    return (
+        f"{Where(path)}: its sequence {sequence} is in {display_path(owner)} too. Of another run? Give each run by "
+        "itself. Of the trainer alone? Give it as --trainer-log."
+    )
 
 
 def _checkpoints(folders: Sequence[Path], checkpoint: Path | None, previous: Path | None) -> tuple[Path, Path | None]:

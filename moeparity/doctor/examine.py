@@ -10,6 +10,8 @@ from moeparity.doctor.case import Case, Request, Tried, opened
 from moeparity.doctor.clues import clues
 from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis, coarse, parts
 from moeparity.doctor.report import Examination
+from moeparity.doctor.routes import of_routes
+from moeparity.doctor.traces import with_traces
 from moeparity.logs.log_files import Opening, measure_files
 from moeparity.logs.request import Request as LogRequest
 from moeparity.progress import Callback
@@ -29,10 +31,12 @@ def examine(request: Request, progress: Callback | None = None) -> Examination:
     can't be used.
     """
     case = opened(request, progress)
-    case = replace(case, clues=tuple(clues(case, progress)))
+    case = replace(case, clues=(*clues(case, progress), *of_routes(case, progress)))
     tried = case.tried([AS_CONFIGURED])
     logged = _named_by_log(case)
-    if of_other_weights(case) or (causes(case.clues, logged) and not request.every):
+    if of_other_weights(case):
+        return with_traces(answered(case, tried, logged), case, progress)
+    if causes(case.clues, logged) and not request.every:
         return answered(case, tried, logged)
     graph, previous = case.bench.model.graph, case.evidence.previous
     hypotheses = [each for each in coarse(graph, previous) if each is not AS_CONFIGURED]
@@ -43,7 +47,7 @@ def examine(request: Request, progress: Callback | None = None) -> Examination:
         hypotheses = _parts_of_best(case, tried[-len(new) :])
         if not hypotheses:
             break
-    return answered(case, tried, logged)
+    return with_traces(answered(case, tried, logged), case, progress)
 
 
 def _parts_of_best(case: Case, tried: Sequence[Tried]) -> list[Hypothesis]:

@@ -131,6 +131,11 @@ def test_a_log_of_another_run_is_put_aside(folder: Path) -> None:
     assert "--trainer-log" in reason
 
 
+def test_of_two_logs_of_the_same_sequences_that_of_both_sides_is_taken(folder: Path) -> None:
+    log(folder / "a.jsonl", tokens(3, 8), -torch.ones(3, 7), None)
+    assert find([folder]).logs == (folder / "log.jsonl",)
+
+
 def test_a_log_that_breaks_off_late_is_put_aside_beside_a_whole_one(folder: Path) -> None:
     lines = (folder / "log.jsonl").read_text().splitlines()
     torn = [{**json.loads(line), "id": f"b{number}"} for number, line in enumerate(lines)]

@@ -142,7 +142,7 @@ def _inside(path: Path, depth: int, walked: set[Path]) -> Iterator[tuple[Path, K
         if kind is not None:
             yield path, kind
         for child in children if depth < _DEEPEST else ():
-            if not child.name.startswith("."):
+            if not child.name.startswith((".", "__pycache__")):
                 yield from _inside(child, depth + 1, walked)
 
 

@@ -34,7 +34,8 @@ def evidence_lines(case: Case) -> Iterator[str]:
 def aside_lines(evidence: Evidence) -> Iterator[str]:
     """What is not used, each with its reason; of many the first."""
     for stranger in evidence.strangers[:_ASIDE]:
-        yield f"not used: {stranger.reason.splitlines()[0]}"
+        # What else the reader of such a file expected is of use to who meant to give one.
+        yield f"not used: {stranger.reason.splitlines()[0].partition('. ')[0].removesuffix('.')}"
     more = len(evidence.strangers) - _ASIDE
     if more > 0:
         names = few([display_path(each.path) for each in evidence.strangers[_ASIDE:]], _ASIDE)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import filecmp
+from itertools import combinations
 from pathlib import Path
 
 from moeparity.doctor.engines import Engine
@@ -23,10 +25,12 @@ def recorded_steps(
     """The sampler's plan with the steps on which it runs, and what is said of the file; None, with the reason, if the
     steps are not those of these tokens; "" if there is no such file.
     """
-    file = _of_log(evidence)
-    if file is None:
-        many = len(evidence.schedules)
-        return None, f"{many} recorded schedules: none is used, since none is named as the log's tokens" if many else ""
+    files = _of_log(evidence)
+    if not files:
+        return None, ""
+    if len(files) > 1:
+        return None, f"{len(files)} recorded schedules, and none is named as the log's tokens: none is used"
+    (file,) = files
     name = display_path(file)
     if of_log.left_out:
         return None, f"{name}: the server's steps are not used, since sequences without a scored token were left out"
@@ -37,13 +41,11 @@ def recorded_steps(
     return steps, f"{name}: the server's steps: the sampler is simulated on these"
 
 
-def _of_log(evidence: Evidence) -> Path | None:
-    """The schedule of the log's tokens: that of their name, or else the only one."""
+def _of_log(evidence: Evidence) -> list[Path]:
+    """The schedules that may be of the log's tokens: that of their name, or else all that differ."""
     end, of_tokens = _ENDS
     names = {path.name for path in evidence.logs}
-    own = [
-        path for path in evidence.schedules if path.name.endswith(end) and path.name.replace(end, of_tokens) in names
-    ]
-    if own and len(evidence.logs) == 1:
-        return own[0]
-    return evidence.schedules[0] if len(evidence.schedules) == 1 and len(evidence.logs) == 1 else None
+    own = [path for path in evidence.schedules if path.name.replace(end, of_tokens) in names]
+    every = evidence.schedules
+    copies = {path for first, path in combinations(every, 2) if filecmp.cmp(first, path, shallow=False)}
+    return own[:1] or [path for path in every if path not in copies]

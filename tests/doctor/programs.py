@@ -10,10 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
+
+from moeparity.cli.schemas import report_schema
+from tests.command import inside
 
 ROOT = Path(__file__).parents[2]
 QUICKSTART = ROOT / "checkpoints" / "quickstart"
@@ -91,3 +95,12 @@ def log(
             record |= {name: [None, *values[i].tolist()] for name, values in columns.items() if values is not None}
             file.write(json.dumps(record) + "\n")
     return path
+
+
+def command(*arguments: str | Path, out: Path) -> dict[str, Any]:
+    """The JSON of `moeparity doctor ARGUMENTS`, valid by its schema, with the exit code and what was printed."""
+    done = inside("doctor", *arguments, "--device", "cpu", "--json", out)
+    assert done.returncode in {0, 1, 3}, done.stderr
+    report: dict[str, Any] = json.loads(out.read_text())
+    jsonschema.validate(report, report_schema("examination"))
+    return {**report, "exit": done.returncode, "printed": " ".join(done.stdout.split())}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -68,11 +68,11 @@ def shipped(name: str, by: str) -> Engine:
 
 
 def engines(
-    named: dict[Party, str | None], launches: Sequence[Path], checkpoint: Path, graph: Graph
+    named: Mapping[Party, str | None], launches: Sequence[Path], checkpoint: Path, graph: Graph, dtype: str
 ) -> tuple[dict[Party, Engine], list[Stranger]]:
     """The engine of each party: the named one; else by the launch files, what an engine resolved before what starts it;
-    else the default. Launch files that are of no use come with the reason. Raises SpecError for a named one that there
-    is not.
+    else the default. dtype: the checkpoint's. Launch files that are of no use come with the reason. Raises SpecError
+    for a named one that there is not.
     """
     sides, aside = _launched(launches, checkpoint)
     every = [launched for launched, _ in sides]
@@ -89,9 +89,11 @@ def engines(
                 aside += _unlike(of_party[party], launched, path, party)
                 continue
             try:
-                of_party[party] = _engine(launched, every, path, graph)
+                of_party[party] = _engine(launched, every, path, graph, dtype)
             except (SpecError, GraphError) as error:
-                aside.append(Stranger(path, f"{display_path(path)}: its {party} can't be run here: {error}"))
+                # An error begins with a place in a profile that was put together for this.
+                reason = str(error).partition(": ")[2] or str(error)
+                aside.append(Stranger(path, f"{display_path(path)}: its {party} can't be run here: {reason}"))
         of_party.setdefault(party, shipped(DEFAULTS[party], "by default"))
     return _distinct(of_party), aside
 
@@ -120,7 +122,7 @@ def _launched(launches: Sequence[Path], checkpoint: Path) -> tuple[list[tuple[La
     return sides, aside
 
 
-def _engine(launched: Launched, every: Sequence[Launched], path: Path, graph: Graph) -> Engine:
+def _engine(launched: Launched, every: Sequence[Launched], path: Path, graph: Graph, dtype: str) -> Engine:
     """Raises SpecError, GraphError for a side that does not run on this model."""
     launched = on_graph(launched, every, graph)
     side = launched.side
@@ -133,12 +135,15 @@ def _engine(launched: Launched, every: Sequence[Launched], path: Path, graph: Gr
         by=f"{'as resolved in' if launched.launch.resolved_by else 'by launch file'} {display_path(path)}",
         warnings=launched.warnings,
     )
-    engine.plan(graph, "fp32", ())
+    engine.plan(graph, dtype, ())
+    engine.exact(graph, ())
     return engine
 
 
 def _unlike(engine: Engine, launched: Launched, path: Path, party: Party) -> Iterator[Stranger]:
-    """A second file of a party, which is left aside unless it says the same."""
+    """A second file of a party, which is left aside unless it says the same; one file may start two servers."""
+    if display_path(path) in engine.by:
+        return
     if launched.side.profile != engine.variant.profile or launched.side.dtype != engine.variant.dtype:
         reason = (
             f"{display_path(path)}: starts another {party} ({launched.side.variant}); taken: {engine.name}, {engine.by}"

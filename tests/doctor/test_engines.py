@@ -27,7 +27,7 @@ def graph(small: Path) -> Graph:
 
 
 def by(graph: Graph, small: Path, *files: Path, **named: str) -> tuple[dict[Party, Engine], list[Stranger]]:
-    return engines({**NOBODY, **named}, files, small, graph)  # type: ignore[dict-item]
+    return engines({**NOBODY, **named}, files, small, graph, "bf16")  # type: ignore[dict-item]
 
 
 def test_without_a_file_defaults_stand_for_both(graph: Graph, small: Path) -> None:

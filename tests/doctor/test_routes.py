@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,9 @@ def told(folder: Path, routes: torch.Tensor, small: Path, out: Path) -> tuple[di
 
 def test_a_programs_own_routes_are_noise(run_folder: Path, routes: torch.Tensor, small: Path, tmp_path: Path) -> None:
     of, says = told(run_folder, routes, small, tmp_path / "out.json")
-    assert "at 0.0% of 192 token-layers" in says or "at 0% of 192 token-layers" in says
+    share = re.search(r"nothing wrong at ([\d.]+)% of 192 token-layers; hf-eager and vllm, which make no mistake", says)
+    assert share is not None
+    assert float(share[1]) < 2
     assert "more than noise" not in says
     assert "with routes" in of["evidence"][0]
 
@@ -46,7 +49,7 @@ def test_it_says_from_which_layer_on_routes_are_others(
     run_folder: Path, routes: torch.Tensor, small: Path, tmp_path: Path
 ) -> None:
     other = routes.clone()
-    other[:, :, 1] = (other[:, :, 1] + 1) % 8
+    other[:, :, 1] = (other[:, :, 1] + 1) % 24
     _, says = told(run_folder, other, small, tmp_path / "out.json")
     assert "more than noise from layer 1 on" in says
 

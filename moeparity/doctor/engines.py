@@ -148,4 +148,4 @@ def _unlike(engine: Engine, launched: Launched, path: Path, party: Party) -> Ite
         reason = (
             f"{display_path(path)}: starts another {party} ({launched.side.variant}); taken: {engine.name}, {engine.by}"
         )
-        yield Stranger(path, f"{reason}. Name the one that ran with --{party}, or give its file alone.")
+        yield Stranger(path, f"{reason}; name the one that ran with --{party}, or give its file alone")

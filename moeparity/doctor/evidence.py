@@ -185,8 +185,8 @@ def _sound(logs: Sequence[Path]) -> tuple[list[Path], list[Stranger]]:
 
 def _double(path: Path, sequence: str, owner: Path) -> str:
     return (
-        f"{Where(path)}: its sequence {sequence} is in {display_path(owner)} too. Of another run? Give each run by "
-        "itself. Of the trainer alone? Give it as --trainer-log."
+        f"{Where(path)}: its sequence {sequence} is in {display_path(owner)} too; if it is of the trainer alone, give "
+        "it as --trainer-log, and if of another run, by itself"
     )
 
 

@@ -22,6 +22,8 @@ _REFINED = 3
 """So many hypotheses of a round are taken apart: those that explain most if they may be scaled, since a part of a layer
 makes a part of what the whole layer makes.
 """
+_ALL = 0.99
+"""What surely explains more of the difference than this leaves nothing to look for."""
 
 
 def examine(request: Request, progress: Callback | None = None) -> Examination:
@@ -36,7 +38,7 @@ def examine(request: Request, progress: Callback | None = None) -> Examination:
     logged = _named_by_log(case)
     if of_other_weights(case):
         return with_traces(answered(case, tried, logged), case, progress)
-    if causes(case.clues, logged) and not request.every:
+    if (causes(case.clues, logged) or _is_clear(case)) and not request.every:
         return answered(case, tried, logged)
     graph, previous = case.bench.model.graph, case.evidence.previous
     hypotheses = [each for each in coarse(graph, previous) if each is not AS_CONFIGURED]
@@ -48,6 +50,11 @@ def examine(request: Request, progress: Callback | None = None) -> Examination:
         if not hypotheses:
             break
     return with_traces(answered(case, tried, logged), case, progress)
+
+
+def _is_clear(case: Case) -> bool:
+    """Whether there is no difference, or what the engines legally differ in leaves nothing of it."""
+    return not bool(case.difference.d.any()) or case.difference.share(case.legal_difference).low > _ALL
 
 
 def _parts_of_best(case: Case, tried: Sequence[Tried]) -> list[Hypothesis]:

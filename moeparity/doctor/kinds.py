@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,10 +17,13 @@ from moeparity.logs.formats.registry import recognise
 from moeparity.profiles.launch import read
 from moeparity.ranks.journal import SCHEMA as JOURNAL
 
-Kind = Literal["checkpoint", "adapter", "log", "launch", "schedule", "trace", "fingerprint", "journal"]
+Kind = Literal["checkpoint", "adapter", "log", "launch", "schedule", "trace", "fingerprint", "journal", "beside"]
+"""`beside` is what a server's plugin wrote beside its arguments and steps, and is read with these."""
 _CONFIG, _ADAPTER = "config.json", "adapter_config.json"
 _LOGS = {".jsonl", ".json", ".parquet", ".pt", ".safetensors", ".gz"}
 _LAUNCHES = {".sh", ".bash", ".py", ".yaml", ".yml", ".toml", ".json", ".service", ".conf", ".log", ".txt", ".out"}
+_ROWS = {"requests", "starts", "tokens", "padding"}
+_WORKER = re.compile(r".+\.worker-\d+\.json")
 _LINE = 4_000_000
 """Bytes of a first line that is looked at; a longer one is a log's or nobody's."""
 
@@ -48,6 +52,8 @@ def kind_of_file(path: Path) -> Kind:
         return "journal"
     if "spans" in first:
         return "schedule"
+    if first.keys() == _ROWS or _is_of_worker(path):
+        return "beside"
     return _log_or_launch(path)
 
 
@@ -80,6 +86,13 @@ def _is_fingerprint(path: Path) -> bool:
     except (OSError, SafetensorError, ValueError, RecursionError):
         return False
     return _schema(head).startswith(FINGERPRINT.partition("/")[0])
+
+
+def _is_of_worker(path: Path) -> bool:
+    """Whether it is a worker's file, whose engine's file lies beside it."""
+    return _WORKER.fullmatch(path.name) is not None and paths.is_file(
+        path.with_name(path.name.partition(".worker-")[0] + ".json")
+    )
 
 
 def _schema(document: Any) -> str:

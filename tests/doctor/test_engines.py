@@ -54,7 +54,7 @@ def test_one_file_may_give_both_and_what_is_named_wins(graph: Graph, small: Path
 def test_what_an_engine_resolved_goes_before_what_starts_it(graph: Graph, small: Path) -> None:
     of_party, aside = by(graph, small, FILES / "vllm" / "wide.sh", RESOLVED)
     assert of_party["sampler"].by.startswith("as resolved in")
-    assert all("Name the one that ran with --sampler" in stranger.reason for stranger in aside)
+    assert all("name the one that ran with --sampler" in stranger.reason for stranger in aside)
 
 
 def test_two_servers_that_contradict_each_other_are_said(graph: Graph, small: Path) -> None:

@@ -61,6 +61,15 @@ def test_every_kind_is_found_at_any_depth(folder: Path) -> None:
     assert evidence.logs == (folder / "log.jsonl",)
 
 
+def test_what_a_server_wrote_beside_its_arguments_is_no_stranger(folder: Path) -> None:
+    (folder / "served").symlink_to(LAUNCHES.parent / "resolved")
+    rows = {"requests": ["0-a"], "starts": [0], "tokens": [5], "padding": 0}
+    (folder / "vllm-1.rows.jsonl").write_text(json.dumps(rows) + "\n")
+    evidence = find([folder])
+    assert evidence.launches == (folder / "served" / "vllm-1.json",)
+    assert [stranger.path.name for stranger in evidence.strangers] == ["README.txt", "metrics.jsonl"]
+
+
 def test_what_is_named_is_taken_as_named(folder: Path) -> None:
     evidence = find([folder / "log.jsonl"], folder / "previous", folder / "step-120")
     assert (evidence.checkpoint, evidence.previous) == (folder / "previous", folder / "step-120")

@@ -38,10 +38,9 @@ def properties(schema: dict[str, Any], document: dict[str, Any]) -> dict[str, An
     if "items" in schema:
         return properties(schema["items"], document)
     for shape in schema.get("anyOf", ()):
-        if found := properties(shape, document):
-            return found
-    keys: dict[str, Any] = schema.get("properties", {})
-    return keys
+        if keys := properties(shape, document):
+            return keys
+    return dict(schema.get("properties", {}))
 
 
 def keys_of(cell: str) -> Iterator[list[str]]:

@@ -183,8 +183,8 @@ def opened(request: Request, progress: Callback | None = None) -> Case:
     if evidence.previous is not None:
         _refuse_unfit(evidence.previous, model)
     tokens = _on_device(of_log.tokens, model, Where(evidence.logs[0]))
-    named: dict[Party, str | None] = {"sampler": request.sampler, "trainer": request.trainer}
-    of_party, aside = engines(named, evidence.launches, evidence.checkpoint, model.graph, model.dtype)
+    profiles: dict[Party, str | None] = {"sampler": request.sampler, "trainer": request.trainer}
+    of_party, aside = engines(profiles, evidence.launches, evidence.checkpoint, model.graph, model.dtype)
     evidence = replace(evidence, strangers=(*evidence.strangers, *aside))
     bench, parties, notes = _bench(evidence, of_log, model, tokens, of_party, progress)
     bench.start()

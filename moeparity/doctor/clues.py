@@ -89,12 +89,12 @@ def _of_fingerprint(path: Path, checkpoint: Path, previous: Path | None, progres
     """Which tensors that a program held are not the checkpoint's, and whether they are those before the update."""
     name = display_path(path)
     try:
-        held = open_weights(path)
-        cast = held.by_rank[0].cast or None
-        apart = _apart(compare(open_weights(checkpoint, cast, progress), held))
+        fingerprint = open_weights(path)
+        cast = fingerprint.by_rank[0].cast or None
+        apart = _apart(compare(open_weights(checkpoint, cast, progress), fingerprint))
         stale: set[str] = set()
         if apart and previous is not None:
-            stale = apart.keys() - _apart(compare(open_weights(previous, cast, progress), held)).keys()
+            stale = apart.keys() - _apart(compare(open_weights(previous, cast, progress), fingerprint)).keys()
     except MoeparityError as error:
         return Clue(says=f"{name}: a fingerprint of weights that can't be used: {error}")
     if not apart:

@@ -68,9 +68,9 @@ def shipped(name: str, by: str) -> Engine:
 
 
 def engines(
-    named: Mapping[Party, str | None], launches: Sequence[Path], checkpoint: Path, graph: Graph, dtype: str
+    profiles: Mapping[Party, str | None], launches: Sequence[Path], checkpoint: Path, graph: Graph, dtype: str
 ) -> tuple[dict[Party, Engine], list[Stranger]]:
-    """The engine of each party: the named one; else by the launch files, what an engine resolved before what starts it;
+    """The engine of each party: the named profile; else by the launch files, what an engine resolved before what starts it;
     else the default. dtype: the checkpoint's. Launch files that are of no use come with the reason. Raises SpecError
     for a named one that there is not.
     """
@@ -78,7 +78,7 @@ def engines(
     every = [launched for launched, _ in sides]
     of_party: dict[Party, Engine] = {}
     for party in PARTIES:
-        name = named[party]
+        name = profiles[party]
         candidates = [pair for pair in sides if pair[0].side.role in _ROLES[party]]
         candidates.sort(key=lambda pair: (not pair[0].launch.resolved_by, _ROLES[party].index(pair[0].side.role)))
         if name is not None:

@@ -42,8 +42,14 @@ def _blocks(of: Examination) -> Iterator[Block]:
         f"{verdict(of)}; exit {of.exit_code}",
         lines=(("cause", cause(of)), *named_lines, ("size", size), ("noise", against)),
     )
-    told = [clue.says for clue in of.clues]
-    yield group("Evidence", lines(*of.evidence), lines(*_off(of)), *([bullets(told)] if told else ()), lines(*of.aside))
+    sentences = [clue.says for clue in of.clues]
+    yield group(
+        "Evidence",
+        lines(*of.evidence),
+        lines(*_off(of)),
+        *([bullets(sentences)] if sentences else ()),
+        lines(*of.aside),
+    )
     if of.tried > 1:
         yield group(f"What explains the difference, {of.tried:,} hypotheses simulated", _table(of))
     if of.asks:

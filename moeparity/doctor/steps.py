@@ -43,9 +43,9 @@ def recorded_steps(
 
 def _of_log(evidence: Evidence) -> list[Path]:
     """The schedules that may be of the log's tokens: that of their name, or else all that differ."""
-    end, of_tokens = _ENDS
+    end, tokens_end = _ENDS
     names = {path.name for path in evidence.logs}
-    own = [path for path in evidence.schedules if path.name.replace(end, of_tokens) in names]
+    same_named = [path for path in evidence.schedules if path.name.replace(end, tokens_end) in names]
     every = evidence.schedules
     copies = {path for first, path in combinations(every, 2) if filecmp.cmp(first, path, shallow=False)}
-    return own[:1] or [path for path in every if path not in copies]
+    return same_named[:1] or [path for path in every if path not in copies]

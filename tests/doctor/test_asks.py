@@ -38,8 +38,8 @@ def test_the_most_informative_comes_first_with_what_it_settles(case: Case) -> No
 
 def test_what_is_there_is_not_asked_for(case: Case, small_before: Path, small: Path) -> None:
     there = replace(case.evidence, fingerprints=(small,), traces=(small,), previous=small_before)
-    asked = [*asks(replace(case, evidence=there), "not explained")]
-    assert [word for word in ASKED if any(word in sentence for sentence in asked)] == [
+    sentences = [*asks(replace(case, evidence=there), "not explained")]
+    assert [word for word in ASKED if any(word in sentence for sentence in sentences)] == [
         "trainer recorded", "launch files", "routes in the log"
     ]  # fmt: skip
 

@@ -33,8 +33,8 @@ def test_a_fingerprint_names_the_stale_tensors_at_once(
     assert of["asks"] == []
     clue = next(clue for clue in of["clues"] if clue["cause"])
     assert "as they were before the update" in clue["says"]
-    named = inside(*shlex.split(clue["command"])[1:])
-    assert (named.returncode, "q_proj" in named.stdout) == (1, True)
+    done = inside(*shlex.split(clue["command"])[1:])
+    assert (done.returncode, "q_proj" in done.stdout) == (1, True)
 
 
 def test_what_is_not_of_the_update_is_not_called_stale(run_folder: Path, small: Path, tmp_path: Path) -> None:
@@ -75,8 +75,8 @@ def test_of_the_moments_of_a_job_the_last_one_counts(
 ) -> None:
     """Weights change with every update; those at the start are no fault, and neither are those of an earlier call."""
     for moment in order:
-        held = small if moment == "call-12" else small_before
-        fingerprint(held, run_folder / "job" / "weights" / moment / "rank-0" / "weights.safetensors")
+        checkpoint = small if moment == "call-12" else small_before
+        fingerprint(checkpoint, run_folder / "job" / "weights" / moment / "rank-0" / "weights.safetensors")
     of = command(run_folder, "--checkpoint", small, out=tmp_path / "out.json")
     assert of["answer"] == "noise"
     assert [clue["says"] for clue in of["clues"] if "call-12" in clue["says"]]

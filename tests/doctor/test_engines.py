@@ -26,8 +26,8 @@ def graph(small: Path) -> Graph:
     return open_model(small, device="cpu").graph
 
 
-def by(graph: Graph, small: Path, *files: Path, **named: str) -> tuple[dict[Party, Engine], list[Stranger]]:
-    return engines({**NOBODY, **named}, files, small, graph, "bf16")  # type: ignore[dict-item]
+def by(graph: Graph, small: Path, *files: Path, **profiles: str) -> tuple[dict[Party, Engine], list[Stranger]]:
+    return engines({**NOBODY, **profiles}, files, small, graph, "bf16")  # type: ignore[dict-item]
 
 
 def test_without_a_file_defaults_stand_for_both(graph: Graph, small: Path) -> None:

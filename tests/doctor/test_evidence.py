@@ -170,6 +170,6 @@ def test_logs_of_one_side_each_are_joined(folder: Path) -> None:
     log(folder / "scored.jsonl", ids, -2 * torch.ones(3, 7), None)
     log(folder / "log.jsonl", ids, -torch.ones(3, 7), None)
     evidence = find([folder], trainer_logs=[folder / "scored.jsonl"])
-    both = batch(evidence, 3).tokens
-    assert both.trainer_logprobs is not None
-    assert both.trainer_logprobs[both.loss_mask].unique().tolist() == [-2]
+    joined = batch(evidence, 3).tokens
+    assert joined.trainer_logprobs is not None
+    assert joined.trainer_logprobs[joined.loss_mask].unique().tolist() == [-2]

@@ -24,7 +24,7 @@ def routes(small: Path, few_ids: torch.Tensor) -> torch.Tensor:
     return torch.stack(top, 2)
 
 
-def told(folder: Path, routes: torch.Tensor, small: Path, out: Path) -> tuple[dict[str, Any], str]:
+def examined(folder: Path, routes: torch.Tensor, small: Path, out: Path) -> tuple[dict[str, Any], str]:
     """The examination of a log with these routes, and what is said of them."""
     path = folder / "log.jsonl"
     records = [json.loads(line) for line in path.read_text().splitlines()]
@@ -37,7 +37,7 @@ def told(folder: Path, routes: torch.Tensor, small: Path, out: Path) -> tuple[di
 
 
 def test_a_programs_own_routes_are_noise(run_folder: Path, routes: torch.Tensor, small: Path, tmp_path: Path) -> None:
-    of, says = told(run_folder, routes, small, tmp_path / "out.json")
+    of, says = examined(run_folder, routes, small, tmp_path / "out.json")
     share = re.search(r"nothing wrong at ([\d.]+)% of 192 token-layers; hf-eager and vllm, which make no mistake", says)
     assert share is not None
     assert float(share[1]) < 2
@@ -48,14 +48,14 @@ def test_a_programs_own_routes_are_noise(run_folder: Path, routes: torch.Tensor,
 def test_it_says_from_which_layer_on_routes_are_others(
     run_folder: Path, routes: torch.Tensor, small: Path, tmp_path: Path
 ) -> None:
-    other = routes.clone()
-    other[:, :, 1] = (other[:, :, 1] + 1) % 24
-    _, says = told(run_folder, other, small, tmp_path / "out.json")
+    moved = routes.clone()
+    moved[:, :, 1] = (moved[:, :, 1] + 1) % 24
+    _, says = examined(run_folder, moved, small, tmp_path / "out.json")
     assert "more than noise from layer 1 on" in says
 
 
 def test_routes_of_another_model_are_not_compared(
     run_folder: Path, routes: torch.Tensor, small: Path, tmp_path: Path
 ) -> None:
-    _, says = told(run_folder, routes[..., :1], small, tmp_path / "out.json")
+    _, says = examined(run_folder, routes[..., :1], small, tmp_path / "out.json")
     assert "of another model, and not compared" in says

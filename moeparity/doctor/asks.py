@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from moeparity.doctor.case import Case
-from moeparity.doctor.engines import DEFAULTS
+from moeparity.doctor.engines import BY_DEFAULT, DEFAULTS
 from moeparity.doctor.report import PARTIES, Answer
 
 _SETTLED = {"named", "as configured", "logged", "found"}
@@ -29,7 +29,7 @@ def asks(case: Case, answer: Answer) -> Iterator[str]:
         )
     if evidence.previous is None:
         yield "--previous FOLDER, the weights before the update: it settles whether a part of them is stale"
-    defaults = [party for party in PARTIES if case.engines[party].by == "by default"]
+    defaults = [party for party in PARTIES if case.engines[party].by == BY_DEFAULT]
     if defaults:
         names = " and ".join(f"{party} (simulated: {DEFAULTS[party]})" for party in defaults)
         yield (

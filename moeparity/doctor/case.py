@@ -165,6 +165,11 @@ class Case:
         as_run = self.right("sampler") - self.right("trainer")
         if self.difference.share(as_run).low > 0:
             return as_run
+        return self.exact_difference
+
+    @property
+    def exact_difference(self) -> Tensor:
+        """Sampler minus trainer in fp32, fp64 [N] in nats: what their settings make, without any rounding."""
         return self._scored("sampler", AS_CONFIGURED.name) - self._scored("trainer", AS_CONFIGURED.name)
 
     def _scored(self, party: Party, name: str) -> Tensor:

@@ -8,8 +8,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from moeparity import paths
+from moeparity.bisection.init.launched import other_functions
 from moeparity.doctor.case import Case
-from moeparity.doctor.report import PARTIES, Clue
+from moeparity.doctor.engines import BY_DEFAULT, HERE
+from moeparity.doctor.judge import legal_sizes
+from moeparity.doctor.report import BEYOND, PARTIES, Clue
 from moeparity.errors import MoeparityError, counted, display_path
 from moeparity.evidence.weights.compare import compare
 from moeparity.evidence.weights.fingerprint_files import open_weights
@@ -19,6 +22,7 @@ from moeparity.progress import Callback
 from moeparity.ranks.report import job_report
 
 _NAMED = 4
+_MOST = 0.5
 _ADAPTER = "adapter_config.json"
 _AT_START = "at-start"
 _MOMENT = re.compile(rf"(?:{_AT_START}|call-(\d+))")
@@ -32,12 +36,34 @@ def clues(case: Case, progress: Callback | None = None) -> Iterator[Clue]:
     for party in PARTIES:
         for warning in case.engines[party].warnings:
             yield Clue(says=f"not simulated, since no profile of the {party} covers it: {warning}")
+    yield from _of_settings(case)
     for folder in evidence.adapters:
         yield _of_adapter(folder)
     for folder in evidence.journals:
         yield _of_journals(folder)
     for path in _latest(evidence.fingerprints):
         yield _of_fingerprint(path, evidence.checkpoint, evidence.previous, progress)
+
+
+def _of_settings(case: Case) -> Iterator[Clue]:
+    """Settings by which both engines, as their files start them, compute other functions. They are the cause if they
+    make more than legal rounding does, and surely most of what was recorded.
+    """
+    if all(engine.by == BY_DEFAULT for engine in case.engines.values()):
+        return
+    sides = case.engines["trainer"], case.engines["sampler"]
+    variants, profiles = [side.variant for side in sides], [side.profile for side in sides]
+    model, exact = case.bench.model, case.exact_difference
+    legal, _ = legal_sizes(case.legal)
+    is_large = float(exact.abs().mean()) > BEYOND * legal and case.difference.share(exact).low > _MOST
+    for sentence in other_functions(model.graph, model.dtype, variants, profiles, HERE):
+        setting, _, change = sentence.partition(": ")
+        yield Clue(
+            says=f"by their configurations the two sides compute other functions: {setting}",
+            cause=setting.partition(" is ")[0] if is_large else "",
+            change=change,
+            command="moeparity init CHECKPOINT --server FILE --trainer FILE",
+        )
 
 
 def _latest(fingerprints: Sequence[Path]) -> list[Path]:

@@ -24,6 +24,7 @@ from moeparity.plan.spec.variant_schema import Placement, Variant
 from moeparity.profiles.launch import read
 
 DEFAULTS: Final[dict[Party, str]] = {"sampler": "vllm", "trainer": "hf-eager"}
+BY_DEFAULT: Final = "by default"
 HERE: Final = Where(Path("doctor"))
 _ROLES: Final[dict[Party, tuple[str, ...]]] = {"sampler": ("server", "rollout"), "trainer": ("trainer",)}
 
@@ -70,9 +71,9 @@ def shipped(name: str, by: str) -> Engine:
 def engines(
     profiles: Mapping[Party, str | None], launches: Sequence[Path], checkpoint: Path, graph: Graph, dtype: str
 ) -> tuple[dict[Party, Engine], list[Stranger]]:
-    """The engine of each party: the named profile; else by the launch files, what an engine resolved before what starts it;
+    """The engine of each party: the named profile; else by launch files, what an engine resolved before what starts it;
     else the default. dtype: the checkpoint's. Launch files that are of no use come with the reason. Raises SpecError
-    for a named one that there is not.
+    for a profile that there is not.
     """
     sides, aside = _launched(launches, checkpoint)
     every = [launched for launched, _ in sides]
@@ -94,7 +95,7 @@ def engines(
                 # An error begins with a place in a profile that was put together for this.
                 reason = str(error).partition(": ")[2] or str(error)
                 aside.append(Stranger(path, f"{display_path(path)}: its {party} can't be run here: {reason}"))
-        of_party.setdefault(party, shipped(DEFAULTS[party], "by default"))
+        of_party.setdefault(party, shipped(DEFAULTS[party], BY_DEFAULT))
     return _distinct(of_party), aside
 
 

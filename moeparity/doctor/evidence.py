@@ -13,7 +13,7 @@ from moeparity.inputs.tokens.tokenset import TokenSet
 from moeparity.logs.opening import Log, open_sampled
 from moeparity.logs.opening import open as open_both
 from moeparity.logs.record import Sampling
-from moeparity.logs.tokens import tokens_of
+from moeparity.logs.tokens import refuse_without_prompt, routes_shape, tokens_of
 
 _PREVIOUS = "previous"
 _DEEPEST = 4
@@ -154,33 +154,60 @@ def _no_log(places: Sequence[Path], strangers: Sequence[Stranger]) -> str:
     return "\n".join([says, *(f"not taken for one: {each.reason}" for each in strangers[:3])])
 
 
-def _sound(logs: Sequence[Path]) -> tuple[list[Path], list[Stranger]]:
-    """The logs that can be read to their ends and are of one run, by the ids of their sequences; of two of the same
-    sequences that of both sides. Raises LogError if none can.
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A log that was read to its end: the ids of its sequences, whether the trainer recorded any, and the shapes of its
+    routes.
     """
-    read: list[tuple[bool, Path, list[str]]] = []
+
+    path: Path
+    ids: tuple[str, ...]
+    two_sided: bool
+    shapes: frozenset[tuple[int, ...]]
+
+
+def _sound(logs: Sequence[Path]) -> tuple[list[Path], list[Stranger]]:
+    """The logs that can be read to their ends and are of one run, by the ids of their sequences and the shape of their
+    routes; of two of the same sequences that of both sides. Raises LogError if none can.
+    """
+    whole: list[_Read] = []
     aside: list[Stranger] = []
     for path in logs:
         try:
-            sequences = [(sequence.id, sequence.trainer is None) for sequence in open_sampled([path])]
+            whole.append(_read(path))
         except LogError as error:
-            if len(logs) == 1:
-                raise
             aside.append(Stranger(path, str(error)))
-        else:
-            read.append((all(lacks for _, lacks in sequences), path, [name for name, _ in sequences]))
-    if not read:
+    if not whole:
         raise LogError("\n".join(each.reason for each in aside))
     sound: list[Path] = []
     owners: dict[str, Path] = {}
-    for _, path, ids in sorted(read, key=lambda entry: entry[0]):
-        common = next((name for name in ids if name in owners), None)
-        if common is None:
-            sound.append(path)
-            owners |= dict.fromkeys(ids, path)
+    shapes: frozenset[tuple[int, ...]] = frozenset()
+    for log in sorted(whole, key=lambda log: not log.two_sided):
+        common = next((name for name in log.ids if name in owners), None)
+        if common is not None:
+            aside.append(Stranger(log.path, _double(log.path, common, owners[common])))
+        elif len(shapes | log.shapes) > 1:
+            aside.append(Stranger(log.path, f"{Where(log.path)}: its routes are of another shape than {sound[0]}'s"))
         else:
-            aside.append(Stranger(path, _double(path, common, owners[common])))
+            sound.append(log.path)
+            owners |= dict.fromkeys(log.ids, log.path)
+            shapes |= log.shapes
     return sound, aside
+
+
+def _read(path: Path) -> _Read:
+    """Raises LogError for a log that cannot be scored."""
+    ids: list[str] = []
+    shapes: set[tuple[int, ...]] = set()
+    two_sided = False
+    for sequence in open_sampled([path]):
+        refuse_without_prompt(sequence)
+        ids.append(sequence.id)
+        two_sided |= sequence.trainer is not None
+        shapes |= {shape for shape in (routes_shape(sequence),) if shape is not None}
+    if len(shapes) > 1:
+        raise LogError(f"{Where(path)}: its routes are of several shapes; expected [layers, top_k], the same of all.")
+    return _Read(path, tuple(ids), two_sided, frozenset(shapes))
 
 
 def _double(path: Path, sequence: str, owner: Path) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from moeparity.doctor.asks import asks
 from moeparity.doctor.case import Case, Tried
+from moeparity.doctor.evidence import Gathered
 from moeparity.doctor.evidence_lines import aside_lines, evidence_lines
 from moeparity.doctor.hypotheses import AS_CONFIGURED
 from moeparity.doctor.judge import Difference, Ranking, legal_sizes, ranked
@@ -51,7 +54,7 @@ def answered(case: Case, tried: Sequence[Tried], logged: tuple[str, ...]) -> Exa
     return Examination(
         answer=answer,
         blame=_blame(answer, explanations, rivals, causes(case.clues, logged), wants),
-        evidence=tuple(evidence_lines(case)),
+        evidence=tuple(evidence_lines(Gathered(case.evidence, case.of_log), case.engines)),
         aside=tuple(aside_lines(case.evidence)),
         clues=case.clues,
         records=_records(case),
@@ -66,6 +69,35 @@ def answered(case: Case, tried: Sequence[Tried], logged: tuple[str, ...]) -> Exa
         sequences=int(torch.unique(case.difference.sequence).numel()),
         tokens=case.difference.d.numel(),
         asks=wants,
+    )
+
+
+def at_once(material: Gathered, clues: tuple[Clue, ...]) -> Examination:
+    """The examination of evidence in which a file alone names the cause: nothing is simulated."""
+    of_log = material.of_log
+    recorded, sequence = of_log.recorded, of_log.sequence
+    apart = Difference(d=torch.full(sequence.shape, torch.nan, dtype=torch.float64), sequence=sequence)
+    if recorded.keys() == {"sampler", "trainer"}:
+        apart = replace(apart, d=(recorded["sampler"] - recorded["trainer"])[of_log.mask])
+    size = apart.mean(apart.d.abs())
+    return Examination(
+        answer="found",
+        blame=Blame(kind="one", named=causes(clues, ()), confidence="sure"),
+        evidence=tuple(evidence_lines(material, {})),
+        aside=tuple(aside_lines(material.evidence)),
+        clues=clues,
+        records=(),
+        size=size,
+        left=size,
+        legal=math.nan,
+        legal_pair=(),
+        logged=(),
+        explanations=(),
+        rivals=(),
+        tried=0,
+        sequences=int(torch.unique(sequence).numel()),
+        tokens=sequence.numel(),
+        asks=(),
     )
 
 

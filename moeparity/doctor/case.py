@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from moeparity.doctor.engines import DEFAULTS, HERE, Engine, engines, shipped
-from moeparity.doctor.evidence import Batch, Evidence, batch, find
+from moeparity.doctor.evidence import Batch, Evidence, Gathered, find, gathered
 from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis, runnable
 from moeparity.doctor.judge import Difference
 from moeparity.doctor.report import Clue, Party
 from moeparity.doctor.scores import scores
 from moeparity.doctor.steps import recorded_steps
-from moeparity.errors import CheckpointError, GraphError, LogError, SpecError, Where
+from moeparity.errors import CheckpointError, GraphError, SpecError, Where
 from moeparity.inputs.model import Model, checked_tokens, open_model
 from moeparity.inputs.tokens.tokenset import TokenSet
 from moeparity.inputs.weights.checkpoint import Checkpoint
@@ -176,14 +176,19 @@ class Case:
         return self.bench.scored[Key(self.request.profile(party), name)][self.mask]
 
 
-def opened(request: Request, progress: Callback | None = None) -> Case:
+def gather(request: Request) -> Gathered:
+    """The evidence, and the tokens of its logs. Raises MoeparityError without a log or a checkpoint."""
+    evidence = find(request.evidence, request.checkpoint, request.previous, request.trainer_logs)
+    return gathered(evidence, request.sequences)
+
+
+def opened(request: Request, material: Gathered, progress: Callback | None = None) -> Case:
     """The case of some evidence, with every profile simulated as configured.
 
-    Raises MoeparityError for evidence that can't be used: no log, no checkpoint, tokens outside the vocabulary, or
-    named profiles that do not fit the model.
+    Raises MoeparityError for evidence that can't be used: tokens outside the vocabulary, or named profiles that do not
+    fit the model.
     """
-    evidence = find(request.evidence, request.checkpoint, request.previous, request.trainer_logs)
-    of_log = batch(evidence, request.sequences)
+    evidence, of_log = material.evidence, material.of_log
     model = open_model(evidence.checkpoint, device=request.device, progress=progress)
     if evidence.previous is not None:
         _refuse_unfit(evidence.previous, model)
@@ -243,26 +248,15 @@ def _case(
     of_party: Mapping[Party, Engine],
     notes: tuple[str, ...],
 ) -> Case:
-    scored_mask = of_log.tokens.loss_mask
-    columns: dict[Party, Tensor | None] = {
-        "sampler": of_log.tokens.logprobs,
-        "trainer": of_log.tokens.trainer_logprobs,
-    }
-    recorded = {party: values[scored_mask] for party, values in columns.items() if values is not None}
-    recorded = {party: values for party, values in recorded.items() if bool(values.isfinite().any())}
-    mask = torch.ones(int(scored_mask.sum()), dtype=torch.bool)
-    for values in recorded.values():
-        mask &= values.isfinite()
-    if not bool(mask.any()):
-        raise LogError(f"{Where(evidence.logs[0])}: no token has a log-probability of every side that recorded any.")
+    mask = of_log.mask
     case = Case(
         request=request,
         evidence=evidence,
         of_log=of_log,
         bench=bench,
         mask=mask,
-        recorded={party: values[mask] for party, values in recorded.items()},
-        difference=Difference(d=torch.empty(0), sequence=scored_mask.nonzero()[:, 0][mask]),
+        recorded={party: values[mask] for party, values in of_log.recorded.items()},
+        difference=Difference(d=torch.empty(0), sequence=of_log.sequence),
         engines=of_party,
         notes=notes,
     )

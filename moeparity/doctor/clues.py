@@ -1,4 +1,4 @@
-"""What files tell by themselves: warnings, adapters, journals, fingerprints of weights."""
+"""What files tell by themselves: adapters, journals, fingerprints of weights, and what engines are started with."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from moeparity import paths
 from moeparity.bisection.init.launched import other_functions
 from moeparity.doctor.case import Case
 from moeparity.doctor.engines import BY_DEFAULT, HERE
+from moeparity.doctor.evidence import Evidence
 from moeparity.doctor.judge import legal_sizes
 from moeparity.doctor.report import BEYOND, PARTIES, Clue
 from moeparity.errors import MoeparityError, counted, display_path
@@ -29,20 +30,23 @@ _MOMENT = re.compile(rf"(?:{_AT_START}|call-(\d+))")
 """The folders into which a guard writes what a job held, at first and after each update."""
 
 
-def clues(case: Case, progress: Callback | None = None) -> Iterator[Clue]:
-    """The cheapest first. A file that turns out to be damaged is told of, and hides no other."""
-    evidence = case.evidence
-    yield from (Clue(says=note) for note in case.notes)
-    for party in PARTIES:
-        for warning in case.engines[party].warnings:
-            yield Clue(says=f"not simulated, since no profile of the {party} covers it: {warning}")
-    yield from _of_settings(case)
+def of_files(evidence: Evidence, progress: Callback | None = None) -> Iterator[Clue]:
+    """What needs no simulation, the cheapest first. A damaged file is told of, and hides no other."""
     for folder in evidence.adapters:
         yield _of_adapter(folder)
     for folder in evidence.journals:
         yield _of_journals(folder)
     for path in _latest(evidence.fingerprints):
         yield _of_fingerprint(path, evidence.checkpoint, evidence.previous, progress)
+
+
+def of_engines(case: Case) -> Iterator[Clue]:
+    """What became of a server's steps, what no profile covers of launch files, and settings in which sides differ."""
+    yield from (Clue(says=note) for note in case.notes)
+    for party in PARTIES:
+        for warning in case.engines[party].warnings:
+            yield Clue(says=f"not simulated, since no profile of the {party} covers it: {warning}")
+    yield from _of_settings(case)
 
 
 def _of_settings(case: Case) -> Iterator[Clue]:

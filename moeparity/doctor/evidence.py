@@ -6,8 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from moeparity import paths
 from moeparity.doctor.kinds import Kind, kind_of_file, kind_of_folder
+from moeparity.doctor.report import Party
 from moeparity.errors import CheckpointError, LogError, MoeparityError, Where, display_path, listed
 from moeparity.inputs.tokens.tokenset import TokenSet
 from moeparity.logs.opening import Log, open_sampled
@@ -67,6 +71,37 @@ class Batch:
     tokens: TokenSet
     left_out: int
     sampling: Sampling | None
+
+    @property
+    def recorded(self) -> dict[Party, Tensor]:
+        """By party that recorded anything, log P of the scored tokens, one sequence after the other: fp64 [N] in nats,
+        NaN where it recorded none.
+        """
+        scored = self.tokens.loss_mask
+        columns: dict[Party, Tensor | None] = {"sampler": self.tokens.logprobs, "trainer": self.tokens.trainer_logprobs}
+        of_party = {party: values[scored] for party, values in columns.items() if values is not None}
+        return {party: values for party, values in of_party.items() if bool(values.isfinite().any())}
+
+    @property
+    def mask(self) -> Tensor:
+        """bool [N]: the scored tokens at which every party that recorded anything did so."""
+        mask = torch.ones(int(self.tokens.loss_mask.sum()), dtype=torch.bool)
+        for values in self.recorded.values():
+            mask &= values.isfinite()
+        return mask
+
+    @property
+    def sequence(self) -> Tensor:
+        """int64: the sequence of each token of `mask`."""
+        return self.tokens.loss_mask.nonzero()[:, 0][self.mask]
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What is known before anything is computed."""
+
+    evidence: Evidence
+    of_log: Batch
 
 
 def find(
@@ -236,6 +271,14 @@ def _checkpoints(folders: Sequence[Path], checkpoint: Path | None, previous: Pat
         f"doctor: {len(others)} checkpoints: {listed(display_path(folder) for folder in others)}. Name the one that "
         "both sides were to have with --checkpoint, and the one before the update with --previous."
     )
+
+
+def gathered(evidence: Evidence, most: int) -> Gathered:
+    """The evidence with the first `most` sequences of the logs. Raises LogError."""
+    of_log = batch(evidence, most)
+    if not bool(of_log.mask.any()):
+        raise LogError(f"{Where(evidence.logs[0])}: no token has a log-probability of every side that recorded any.")
+    return Gathered(evidence, of_log)
 
 
 def batch(evidence: Evidence, most: int) -> Batch:

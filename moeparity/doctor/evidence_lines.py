@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 
-from moeparity.doctor.case import Case
-from moeparity.doctor.evidence import Evidence
-from moeparity.doctor.report import PARTIES
+from moeparity.doctor.engines import Engine
+from moeparity.doctor.evidence import Evidence, Gathered
+from moeparity.doctor.report import PARTIES, Party
 from moeparity.errors import counted, display_path
 from moeparity.output.words import enumerated, few
 
 _ASIDE = 4
 
 
-def evidence_lines(case: Case) -> Iterator[str]:
-    """The tokens and who recorded them; the weights; the engines."""
-    evidence, difference = case.evidence, case.difference
-    sequences = counted(int(torch.unique(difference.sequence).numel()), "sequence")
+def evidence_lines(material: Gathered, engines: Mapping[Party, Engine]) -> Iterator[str]:
+    """The tokens and who recorded them; the weights; the engines, if anything was simulated."""
+    evidence, of_log = material.evidence, material.of_log
+    sequences = counted(int(torch.unique(of_log.sequence).numel()), "sequence")
     logs = few([display_path(path) for path in (*evidence.logs, *evidence.trainer_logs)], 2)
-    routes = "" if case.of_log.tokens.routed_experts is None else ", with routes"
-    yield f"{logs}: {difference.d.numel():,} tokens of {sequences}, recorded by {enumerated([*case.recorded])}{routes}"
+    routes = "" if of_log.tokens.routed_experts is None else ", with routes"
+    tokens, parties = int(of_log.mask.sum()), enumerated([*of_log.recorded])
+    yield f"{logs}: {tokens:,} tokens of {sequences}, recorded by {parties}{routes}"
     before = (
         "no checkpoint of the weights before the update"
         if evidence.previous is None
         else f"{display_path(evidence.previous)}: those before the update"
     )
     yield f"{display_path(evidence.checkpoint)}: the weights that both sides were to have; {before}"
-    yield "; ".join(f"{party}: {case.engines[party].name} {case.engines[party].by}" for party in PARTIES)
+    if engines:
+        yield "; ".join(f"{party}: {engines[party].name} {engines[party].by}" for party in PARTIES)
 
 
 def aside_lines(evidence: Evidence) -> Iterator[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from moeparity.doctor.answer import answered, causes, of_other_weights
-from moeparity.doctor.case import Case, Request, Tried, opened
-from moeparity.doctor.clues import clues
+from moeparity.doctor.answer import answered, at_once, causes, of_other_weights
+from moeparity.doctor.case import Case, Request, Tried, gather, opened
+from moeparity.doctor.clues import of_engines, of_files
 from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis, coarse, parts
 from moeparity.doctor.report import Examination
 from moeparity.doctor.routes import of_routes
@@ -32,8 +32,12 @@ def examine(request: Request, progress: Callback | None = None) -> Examination:
     If one of them recorded nothing, it is taken as its profile computes it. Raises MoeparityError for evidence that
     can't be used.
     """
-    case = opened(request, progress)
-    case = replace(case, clues=(*clues(case, progress), *of_routes(case, progress)))
+    material = gather(request)
+    early = tuple(of_files(material.evidence, progress))
+    if causes(early, ()) and not request.every:
+        return at_once(material, early)
+    case = opened(request, material, progress)
+    case = replace(case, clues=(*of_engines(case), *of_routes(case, progress), *early))
     tried = case.tried([AS_CONFIGURED])
     logged = _named_by_log(case)
     if of_other_weights(case):

@@ -66,7 +66,8 @@ class Examination:
     evidence: what was found and what it was taken for, in at most three sentences. aside: what is not used, with the
     reason. clues: what files tell by themselves. size: mean |d| in nats per token. left: the same of what
     the best hypothesis leaves. legal: the same of the largest difference
-    between two engines that make no mistake, `legal_pair`. logged: causes that the log alone names. explanations: the
+    between two engines that make no mistake, `legal_pair`; NaN if nothing was simulated, and so is a size of a log of
+    one side then. logged: causes that the log alone names. explanations: the
     best hypotheses, the first one explaining most. tried: how many were simulated. rivals: those that the data do not
     tell from the first. asks: what would tell more, most informative first.
     """
@@ -80,7 +81,7 @@ class Examination:
     size: Interval
     left: Interval
     legal: float
-    legal_pair: tuple[str, str]
+    legal_pair: tuple[str, ...]
     logged: tuple[str, ...]
     explanations: tuple[Explanation, ...]
     rivals: tuple[str, ...]

@@ -30,17 +30,12 @@ def document(examination: Examination, subject: str) -> Document:
 
 
 def _blocks(of: Examination) -> Iterator[Block]:
-    first = of.explanations[0]
-    change = first.change if of.answer == "named" else _change(of)
+    change = of.explanations[0].change if of.answer == "named" else _change(of)
     named_lines = (("to do", change),) if change else ()
-    size = f"mean |delta| {_number(of.size)} nats per token over {of.tokens:,} tokens of " + counted(
-        of.sequences, "sequence"
-    )
-    against = f"{of.legal:.2g} between {enumerated(of.legal_pair)}, which make no mistake"
     yield Status(
         state_of(of.exit_code),
         f"{verdict(of)}; exit {of.exit_code}",
-        lines=(("cause", cause(of)), *named_lines, ("size", size), ("noise", against)),
+        lines=(("cause", cause(of)), *named_lines, *_measured(of)),
     )
     sentences = [clue.says for clue in of.clues]
     yield group(
@@ -54,6 +49,14 @@ def _blocks(of: Examination) -> Iterator[Block]:
         yield group(f"What explains the difference, {of.tried:,} hypotheses simulated", _table(of))
     if of.asks:
         yield group("What would tell more", bullets(of.asks))
+
+
+def _measured(of: Examination) -> Iterator[tuple[str, str]]:
+    """How large the difference is beside noise; nothing if nothing was simulated."""
+    if of.legal_pair:
+        tokens = f"{of.tokens:,} tokens of {counted(of.sequences, 'sequence')}"
+        yield "size", f"mean |delta| {_number(of.size)} nats per token over {tokens}"
+        yield "noise", f"{of.legal:.2g} between {enumerated(of.legal_pair)}, which make no mistake"
 
 
 def verdict(of: Examination) -> str:
@@ -82,17 +85,17 @@ _SHORT: dict[Answer, str] = {
 
 def cause(of: Examination) -> str:
     """The answer as a sentence, with how much it explains."""
-    first = of.explanations[0]
     if of.answer == "named":
+        first = of.explanations[0]
         is_noise = of.left.low < BEYOND * of.legal
         remainder = "what is left is no more than noise" if is_noise else "and more is wrong: what is left is no noise"
         return f"the {first.party} {first.says}: that explains {_share(first)} of the difference, {remainder}"
     if of.answer == "found":
         clue = next(clue for clue in of.clues if clue.cause)
-        return f"{clue.says} (`{clue.command}` says more); nothing had to be simulated for it"
+        return f"{clue.says} (`{clue.command}` says more)"
     if of.answer == "logged":
         return f"the log alone names it: {enumerated(of.logged)} (`moeparity metrics` says how)"
-    if of.answer == "undecided" and of.rivals and first.share.high > 0:
+    if of.answer == "undecided" and of.rivals and of.explanations[0].share.high > 0:
         rivals = few([*_rivals_and_first(of)], _MOST_RIVALS)
         return f"{_NO_ONE['undecided']} between {rivals}"
     return _NO_ONE[of.answer]

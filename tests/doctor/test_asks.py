@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from moeparity.doctor.asks import asks
-from moeparity.doctor.case import Case, Request, opened
+from moeparity.doctor.case import Case, Request, gather, opened
 from moeparity.doctor.report import Answer
 from tests.doctor.programs import log
 
@@ -24,7 +24,8 @@ def case(
 ) -> Case:
     """The sampler's log alone."""
     path = log(tmp_path_factory.mktemp("case") / "log.jsonl", few_ids, few_scores, None)
-    return opened(Request(evidence=(path,), checkpoint=small, device="cpu"))
+    request = Request(evidence=(path,), checkpoint=small, device="cpu")
+    return opened(request, gather(request))
 
 
 def test_the_most_informative_comes_first_with_what_it_settles(case: Case) -> None:

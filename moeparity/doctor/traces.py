@@ -19,7 +19,8 @@ from moeparity.plan.spec import reader
 from moeparity.progress import Callback, Stop
 from moeparity.search.blame import Blame
 
-OPEN: Final[frozenset[Answer]] = frozenset({"not explained", "undecided", "wrong checkpoint"})
+OPEN: Final[frozenset[Answer]] = frozenset({"noise", "not explained", "undecided", "wrong checkpoint"})
+"""A log does not decide what is smaller than noise; bits do."""
 SECONDS: Final = 120.0
 """For so long a trace is searched; `explain` by itself goes on to the end."""
 _NAMED = 3

@@ -60,8 +60,8 @@ def of_routes(case: Case, progress: Callback | None = None) -> Iterator[Clue]:
         return
     model, sampler = case.bench.model, case.request.profile("sampler")
     routers = [node for node in model.graph.nodes if node.op.routes]
-    top_k = routers[0].params.get("top_k") if routers else None
-    if len(routers) != recorded.shape[2] or top_k not in (None, recorded.shape[3]):
+    top_k = routers[0].params["top_k"] if routers else 0
+    if (len(routers), top_k) != tuple(recorded.shape[2:]):
         yield Clue(
             says=f"the log's routes are of {recorded.shape[2]} layers and {recorded.shape[3]} experts a token; the "
             f"checkpoint has {len(routers)} routers that choose {top_k}: of another model, and not compared",

@@ -9,7 +9,7 @@ from typing import Final
 
 from moeparity.doctor.case import Case
 from moeparity.doctor.engines import DEFAULTS
-from moeparity.doctor.report import Answer, Clue, Examination, Party
+from moeparity.doctor.report import Answer, Clue, Examination
 from moeparity.errors import MoeparityError, counted, display_path
 from moeparity.evidence.explain.report import Explained, Explanation
 from moeparity.evidence.explain.trace import Request, explain_trace
@@ -44,7 +44,7 @@ def _of_trace(folder: Path, case: Case, progress: Callback | None) -> Clue:
     name, evidence = display_path(folder), case.evidence
     before = () if evidence.previous is None else (evidence.previous,)
     # With which profile it begins decides only how much has to be searched for.
-    start = _start(case, "trainer")
+    start = _start(case)
     try:
         request = Request(trace=folder, checkpoint=evidence.checkpoint, profile=start, previous=before)
         explained = explain_trace(request, progress, Stop(seconds=SECONDS))
@@ -53,10 +53,10 @@ def _of_trace(folder: Path, case: Case, progress: Callback | None) -> Clue:
     return _clue(explained, f"moeparity explain {name} --checkpoint {display_path(evidence.checkpoint)}", name)
 
 
-def _start(case: Case, party: Party) -> str:
-    """The shipped profile that a party's engine begins with."""
-    profile = case.engines[party].variant.profile
-    return profile if profile in reader.shipped("profiles") else DEFAULTS[party]
+def _start(case: Case) -> str:
+    """The shipped profile that the trainer's engine begins with."""
+    profile = case.engines["trainer"].variant.profile
+    return profile if profile in reader.shipped("profiles") else DEFAULTS["trainer"]
 
 
 def _clue(explained: Explained, command: str, name: str) -> Clue:

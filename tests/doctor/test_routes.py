@@ -59,3 +59,13 @@ def test_routes_of_another_model_are_not_compared(
 ) -> None:
     _, says = examined(run_folder, routes[..., :1], small, tmp_path / "out.json")
     assert "of another model, and not compared" in says
+
+
+def test_a_server_is_simulated_on_its_steps(
+    run_folder: Path, routes: torch.Tensor, small: Path, tmp_path: Path
+) -> None:
+    steps = [[[row, place, place + 1] for row in range(6)] for place in range(15)]
+    (run_folder / "steps.jsonl").write_text("".join(json.dumps({"spans": step}) + "\n" for step in steps))
+    _, says = examined(run_folder, routes, small, tmp_path / "out.json")
+    assert "hf-eager on its recorded steps with nothing wrong" in says
+    assert "more than noise" not in says

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from moeparity.doctor.bench import AS_RUN, Bench, Key
 from moeparity.doctor.evidence import Batch, Evidence, batch, find
-from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis, runnable
+from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis
 from moeparity.doctor.judge import Difference
 from moeparity.doctor.report import Party
-from moeparity.doctor.scores import scores
 from moeparity.errors import CheckpointError, GraphError, LogError, SpecError, Where
 from moeparity.inputs.model import Model, checked_tokens, open_model
 from moeparity.inputs.tokens.tokenset import TokenSet
 from moeparity.inputs.weights.checkpoint import Checkpoint
 from moeparity.inputs.weights.fit import check
 from moeparity.logs.record import Sampling
+from moeparity.metrics.verdict import Interval
 from moeparity.plan.bind import bind
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import load_profile, overrides
@@ -29,7 +30,6 @@ LEGAL = ("hf-eager", "vllm", "megatron")
 """Profiles of engines that make no mistake; what lies between two of them is noise."""
 SEQUENCES = 64
 _HERE = Where(Path("doctor"))
-_AS_RUN = "as run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,54 +53,15 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
-    """A simulation: a hypothesis under a profile."""
-
-    profile: str
-    hypothesis: str
-
-
-@dataclass(slots=True)
-class Bench:
-    """All that simulates.
-
-    bases: the plans with nothing wrong, by profile, as engines run them. exact: the same in fp32. Hypotheses run in
-    fp32: what a mistake makes shows without the rounding noise of two simulations, which is as large as that of two
-    engines. scored: log P of all scored tokens in nats, fp64 [N], of what ran so far.
-    """
-
-    model: Model
-    tokens: TokenSet
-    bases: Mapping[str, BoundGraph]
-    exact: Mapping[str, BoundGraph]
-    progress: Callback | None
-    scored: dict[Key, Tensor] = field(default_factory=dict)
-
-    def start(self) -> None:
-        """Run what has nothing wrong."""
-        plans = {Key(profile, _AS_RUN): plan for profile, plan in self.bases.items()}
-        exact = {Key(profile, AS_CONFIGURED.name): plan for profile, plan in self.exact.items()}
-        self.scored |= scores(self.model, self.tokens, plans | exact, self.progress)
-
-    def score(self, hypotheses: Sequence[Hypothesis], profiles: Iterable[str]) -> None:
-        """Run hypotheses under profiles in one pass; what an op refuses is left out."""
-        plans = {
-            Key(profile, name): plan
-            for profile in dict.fromkeys(profiles)
-            for name, plan in runnable(hypotheses, self.exact[profile]).items()
-        }
-        self.scored |= scores(self.model, self.tokens, plans, self.progress)
-
-
-@dataclass(frozen=True, slots=True)
 class Tried:
     """A hypothesis about a party, with the difference, sampler minus trainer, that it makes: fp64 [N] in nats. Nobody
-    is the party if nothing is wrong.
+    is the party if nothing is wrong. number: the hypothesis' number with its interval, if it was solved for.
     """
 
     hypothesis: Hypothesis
     party: Party | None
     simulated: Tensor
+    number: Interval | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,12 +82,12 @@ class Case:
 
     def right(self, party: Party) -> Tensor:
         """The log-probabilities of a party with nothing wrong, at the mask tokens: fp64 [N] in nats."""
-        return self._scored(party, _AS_RUN)
+        return self._scored(party, AS_RUN)
 
     @property
     def legal(self) -> dict[str, Tensor]:
         """The same of engines that make no mistake, by profile."""
-        keys = [Key(name, _AS_RUN) for name in LEGAL]
+        keys = [Key(name, AS_RUN) for name in LEGAL]
         return {key.profile: self.bench.scored[key][self.mask] for key in keys if key in self.bench.scored}
 
     def tried(self, hypotheses: Iterable[Hypothesis]) -> list[Tried]:
@@ -154,6 +115,24 @@ class Case:
         if self.difference.share(as_run).low > 0:
             return as_run
         return self._scored("sampler", AS_CONFIGURED.name) - self._scored("trainer", AS_CONFIGURED.name)
+
+    def first(self, sequences: int) -> Case:
+        """The case of the first sequences alone."""
+        bench = self.bench.first(sequences)
+        mask = self.mask[: int(bench.tokens.loss_mask.sum())]
+        count = int(mask.sum())
+        return replace(
+            self,
+            bench=bench,
+            mask=mask,
+            recorded={party: values[:count] for party, values in self.recorded.items()},
+            difference=Difference(d=self.difference.d[:count], sequence=self.difference.sequence[:count]),
+        )
+
+    def simulated(self, hypotheses: Sequence[Hypothesis], party: Party) -> list[Tried]:
+        """Those of the hypotheses that can be run, run for a party."""
+        self.bench.score(hypotheses, [self.request.profile(party)])
+        return [each for each in self.tried(hypotheses) if each.party == party]
 
     def _scored(self, party: Party, name: str) -> Tensor:
         return self.bench.scored[Key(self.request.profile(party), name)][self.mask]

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from moeparity.doctor.answer import answered, of_other_weights
 from moeparity.doctor.case import Case, Request, Tried, opened
 from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis, coarse, parts
+from moeparity.doctor.numbers import families
 from moeparity.doctor.report import Examination
+from moeparity.doctor.solve import with_numbers
 from moeparity.logs.log_files import measure_files
 from moeparity.logs.request import Request as LogRequest
 from moeparity.progress import Callback
@@ -33,6 +35,8 @@ def examine(request: Request, progress: Callback | None = None) -> Examination:
         return answered(case, tried, logged)
     graph, previous = case.bench.model.graph, case.evidence.previous
     hypotheses = [each for each in coarse(graph, previous) if each is not AS_CONFIGURED]
+    with_open_number = {of.name: of for of in families(graph, case.of_log.tokens.input_ids.shape[1])}
+    hypotheses += [member for family in with_open_number.values() for member in family.members()]
     for _ in range(_ROUNDS):
         case.bench.score(hypotheses, [case.request.profile(party) for party in case.recorded])
         new = case.tried(hypotheses)
@@ -40,14 +44,14 @@ def examine(request: Request, progress: Callback | None = None) -> Examination:
         hypotheses = _parts_of_best(case, tried[-len(new) :])
         if not hypotheses:
             break
+    tried += with_numbers(case, tried, with_open_number)
     return answered(case, tried, logged)
 
 
 def _parts_of_best(case: Case, tried: Sequence[Tried]) -> list[Hypothesis]:
     """The parts of the hypotheses that explain most if they may be scaled."""
     graph, previous = case.bench.model.graph, case.evidence.previous
-    along = {index: case.difference.along(each.simulated) for index, each in enumerate(tried)}
-    best = sorted((index for index in along if along[index]), key=lambda index: -along[index])[:_REFINED]
+    best = case.difference.leading([each.simulated for each in tried])[:_REFINED]
     all_parts = (part for index in best for part in parts(tried[index].hypothesis, graph, previous))
     return list({part.name: part for part in all_parts}.values())
 

@@ -39,16 +39,33 @@ class Plant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Number:
+    """The open number of a hypothesis: its family, which is what the hypothesis is whatever the number, the number's
+    name there, and its value.
+    """
+
+    family: str
+    name: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hypothesis:
     """Something that may be wrong with a side; no plants: nothing is.
 
-    name: by which reports know it. says: a clause. change: what to do about it.
+    name: by which reports know it. says: a clause. change: what to do about it. number: that which a search may change.
     """
 
     name: str
     says: str
     change: str = ""
     plants: tuple[Plant, ...] = ()
+    number: Number | None = None
+
+    @property
+    def family(self) -> str:
+        """What it is, whatever its number."""
+        return self.name if self.number is None else self.number.family
 
     def applied(self, plan: BoundGraph) -> BoundGraph:
         """The plan with it. Raises SpecError where an op refuses what comes of it."""

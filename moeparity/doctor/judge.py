@@ -68,6 +68,11 @@ class Difference:
         square = float((x * x).sum())
         return float((self.d * x).sum()) ** 2 / square if square and self.slope(x).low > 0 else 0.0
 
+    def leading(self, simulated: Sequence[Tensor]) -> list[int]:
+        """Which of them explain anything if they may be scaled, those that explain most first."""
+        along = [self.along(x) for x in simulated]
+        return sorted((index for index, part in enumerate(along) if part), key=lambda index: -along[index])
+
     def _sums(self, x: Tensor) -> Tensor:
         """fp64 [B]: x summed over the tokens of each sequence."""
         return torch.zeros(int(self.sequence.max()) + 1, dtype=torch.float64).index_add(0, self.sequence, x)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
 from moeparity.doctor.case import Case, Tried
 from moeparity.doctor.evidence import Evidence
 from moeparity.doctor.hypotheses import AS_CONFIGURED
-from moeparity.doctor.judge import Difference, Ranking, legal_sizes, ranked
+from moeparity.doctor.judge import Difference, legal_sizes
 from moeparity.doctor.report import BEYOND, Answer, Examination, Explanation, Record
+from moeparity.doctor.standing import Standing, standing
 from moeparity.errors import counted, display_path
 from moeparity.metrics.verdict import Interval
 from moeparity.output.words import enumerated, few
@@ -23,11 +25,6 @@ LOW_SLOPE, HIGH_SLOPE = 0.4, 1.6
 """The slope of a true cause is 1; by its whole interval it lies between these."""
 _SHOWN = 6
 _STRANGERS = 4
-
-
-def ranking(difference: Difference, tried: Sequence[Tried]) -> Ranking:
-    """The hypotheses by what they explain; of two with the same bits, the one with less wrong."""
-    return ranked(difference, [each.simulated for each in tried], [len(each.hypothesis.plants) for each in tried])
 
 
 def of_other_weights(case: Case) -> bool:
@@ -44,20 +41,25 @@ def of_other_weights(case: Case) -> bool:
 def answered(case: Case, tried: Sequence[Tried], logged: tuple[str, ...]) -> Examination:
     """The examination of a case after some hypotheses were tried; `logged` are causes that the log alone names."""
     legal, legal_pair = legal_sizes(case.legal)
-    size = case.difference.mean(case.difference.d.abs())
-    order = ranking(case.difference, tried)
-    best = [tried[index] for index in order.order[:_SHOWN]]
-    explanations = tuple(_explanation(case.difference, each) for each in best)
-    rivals = tuple(_called(tried[index]) for index in order.rivals)
-    answer = _answer(case, tried, order, explanations[0], size, legal, logged)
+    stand = standing(case, tried)
+    sizes = Sizes(
+        size=case.difference.mean(case.difference.d.abs()),
+        left=case.difference.mean((case.difference.d - stand.first.simulated).abs()),
+        legal=legal,
+    )
+    explanations = tuple(_explanation(case.difference, each) for each in stand.order[:_SHOWN])
+    alike = tuple(each.hypothesis.name for each in stand.alike)
+    explanations = (replace(explanations[0], alike=alike), *explanations[1:])
+    rivals = tuple(map(_called, stand.rivals))
+    answer = _answer(case, stand, explanations[0], sizes, logged, len(tried))
     asks = tuple(_asks(case, answer))
     return Examination(
         answer=answer,
         blame=_blame(answer, explanations, rivals, logged, asks),
         evidence=tuple(_evidence(case)),
         records=_records(case),
-        size=size,
-        left=case.difference.mean((case.difference.d - best[0].simulated).abs()),
+        size=sizes.size,
+        left=sizes.left,
         legal=legal,
         legal_pair=legal_pair,
         logged=logged,
@@ -70,24 +72,31 @@ def answered(case: Case, tried: Sequence[Tried], logged: tuple[str, ...]) -> Exa
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Mean |d| in nats per token: as recorded, as the first hypothesis leaves it, between engines without a mistake."""
+
+    size: Interval
+    left: Interval
+    legal: float
+
+    @property
+    def leaves_noise(self) -> bool:
+        """Whether what is left may be noise."""
+        return self.left.low < BEYOND * self.legal
+
+
 def _answer(
-    case: Case,
-    tried: Sequence[Tried],
-    order: Ranking,
-    first: Explanation,
-    size: Interval,
-    legal: float,
-    logged: tuple[str, ...],
+    case: Case, stand: Standing, first: Explanation, sizes: Sizes, logged: tuple[str, ...], tried: int
 ) -> Answer:
     if of_other_weights(case):
         return "wrong checkpoint"
-    if logged and len(tried) == 1:
+    if logged and tried == 1:
         return "logged"
     if not bool(case.difference.d.any()):
         return "noise"
-    contenders = [tried[index].hypothesis for index in (order.order[0], *order.rivals)]
-    noise, beyond = size.high < BEYOND * legal, size.low > BEYOND * legal
-    if AS_CONFIGURED in contenders:
+    noise, beyond = sizes.size.high < BEYOND * sizes.legal, sizes.size.low > BEYOND * sizes.legal
+    if AS_CONFIGURED in [each.hypothesis for each in stand.contenders]:
         configured = case.difference.share(case.legal_difference)
         if configured.low > LEAST:
             return "as configured"
@@ -95,16 +104,24 @@ def _answer(
         if noise and not first.share.high > LEAST:
             return "noise"
         return "not explained" if beyond and first.share.high < LEAST else "undecided"
-    if not _fits(first):
+    if not fits(stand.first, first, sizes):
         # What explains something, or may explain half, may be a part of the cause.
         explains = first.share.low > 0 or first.share.high > LEAST
         return "not explained" if beyond and not explains else "undecided"
-    return "undecided" if order.rivals else "named"
+    return "undecided" if stand.rivals else "named"
 
 
-def _fits(first: Explanation) -> bool:
-    """Whether a hypothesis surely explains anything, and makes as much as was recorded, not a part or a multiple."""
-    return first.share.low > 0 and first.slope.low > LOW_SLOPE and first.slope.high < HIGH_SLOPE
+def fits(tried: Tried, explanation: Explanation, sizes: Sizes) -> bool:
+    """Whether a hypothesis surely explains anything, makes as much as was recorded, not a part or a multiple, and
+    surely explains half or leaves no more than noise. A number that was fitted has a slope of 1 whatever is wrong, so
+    with one it has to do both.
+    """
+    share, slope = explanation.share, explanation.slope
+    if not (share.low > 0 and slope.low > LOW_SLOPE and slope.high < HIGH_SLOPE):
+        return False
+    if tried.hypothesis.number is not None:
+        return share.low > LEAST and sizes.leaves_noise
+    return share.low > LEAST or sizes.leaves_noise
 
 
 def _blame(
@@ -118,7 +135,7 @@ def _blame(
     if answer == "named":
         share = first.share
         part = Part(name=first.name, part=share.estimate, low=share.low, high=share.high)
-        return Blame(kind="one", named=(first.name,), parts=(part,), confidence="sure")
+        return Blame(kind="one", named=(first.name,), parts=(part,), confidence="sure", alternatives=first.alike)
     if answer == "logged":
         return Blame(kind="one", named=logged, confidence="sure")
     if answer in {"noise", "as configured"}:
@@ -136,6 +153,7 @@ def _explanation(difference: Difference, tried: Tried) -> Explanation:
         slope=difference.slope(tried.simulated),
         size=float(tried.simulated.abs().mean()),
         change=hypothesis.change,
+        number=tried.number,
     )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from moeparity.doctor.answer import answered, of_other_weights
 from moeparity.doctor.case import Case, Request, Tried, opened
 from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis, coarse, parts
-from moeparity.doctor.numbers import families
+from moeparity.doctor.numbers import Family, families
 from moeparity.doctor.report import Examination
 from moeparity.doctor.solve import with_numbers
 from moeparity.logs.log_files import measure_files
@@ -35,7 +35,7 @@ def examine(request: Request, progress: Callback | None = None) -> Examination:
         return answered(case, tried, logged)
     graph, previous = case.bench.model.graph, case.evidence.previous
     hypotheses = [each for each in coarse(graph, previous) if each is not AS_CONFIGURED]
-    with_open_number = {of.name: of for of in families(graph, case.of_log.tokens.input_ids.shape[1])}
+    with_open_number = {of.name: of for of in _families(case)}
     hypotheses += [member for family in with_open_number.values() for member in family.members()]
     for _ in range(_ROUNDS):
         case.bench.score(hypotheses, [case.request.profile(party) for party in case.recorded])
@@ -46,6 +46,11 @@ def examine(request: Request, progress: Callback | None = None) -> Examination:
             break
     tried += with_numbers(case, tried, with_open_number)
     return answered(case, tried, logged)
+
+
+def _families(case: Case) -> Iterator[Family]:
+    tokens = case.of_log.tokens
+    return families(case.bench.model.graph, tokens.input_ids.shape[1], padded=tokens.pads > 0)
 
 
 def _parts_of_best(case: Case, tried: Sequence[Tried]) -> list[Hypothesis]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moeparity.errors import MoeparityError
+from moeparity.ops.attribute import Value
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.changed import with_planted
 from moeparity.plan.faults.apply import experts_of
@@ -35,7 +36,7 @@ class Plant:
 
     node: str
     fault: Fault
-    values: tuple[tuple[str, str | int], ...] = ()
+    values: tuple[tuple[str, Value], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,7 @@ class Hypothesis:
     """Something that may be wrong with a side; no plants: nothing is.
 
     name: by which reports know it. says: a clause. change: what to do about it. number: that which a search may change.
+    plainness: of several that come to the same, that with the least is named first.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Hypothesis:
     change: str = ""
     plants: tuple[Plant, ...] = ()
     number: Number | None = None
+    plainness: int = 0
 
     @property
     def family(self) -> str:

@@ -16,9 +16,11 @@ from moeparity.plan.faults.reader import shipped_faults
 from moeparity.plan.graph import Graph, Node
 from moeparity.plan.spec.fault_schema import FreeValue
 
-FACTORS = (0.5, 0.7, 0.9, 1.1, 1.4, 2.0)
+FACTORS = (0.7, 1.4)
 """A number is tried at so many times what it has to be."""
-_BASES = tuple(10 ** (quarter / 4) for quarter in range(12, 31))
+_SHORTEST = 4
+"""Nobody's window is shorter."""
+_BASES = (1e3, 3e3, 1e4, 3e4, 1e5, 2e5, 5e5, 1e6, 3e6, 1e7, 3e7)
 _EPS = (0.0, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 GRIDS = {"rope-base": _BASES, "norm-eps": _EPS}
 """Where a number may be off by decades."""
@@ -28,7 +30,8 @@ LEFT_OUT = {
     "capacity-drop": "depends on the batches, which the evidence does not tell",
 }
 """Faults with an open number that are not tried, and why."""
-_ALL_NODES = "all nodes"
+_WINDOW = "window"
+_OF_PADDING = "mask-shifted"
 _BY_ROLE = "weights-scaled"
 """The fault that a program plants in the nodes of one role: all layers' q_proj, say."""
 
@@ -69,6 +72,7 @@ class Family:
             change=f"look for {self.fault.name} (docs/faults.md) in this side's model code and configuration",
             plants=tuple(replace(plant, node=node) for node in self.nodes),
             number=Number(family=self.name, name=self.free, value=float(value)),
+            plainness=2 if self.of else 1,
         )
 
     def members(self) -> Iterator[Hypothesis]:
@@ -80,20 +84,23 @@ def _text(number: Value) -> str:
     return f"{number:.4g}" if isinstance(number, float) and number != round(number, 12) else written(number)
 
 
-def families(graph: Graph, length: int) -> Iterator[Family]:
-    """Each fault with one open number, for a model and sequences of at most `length` tokens."""
+def families(graph: Graph, length: int, *, padded: bool) -> Iterator[Family]:
+    """Each fault with one open number, for a model and sequences of at most `length` tokens, some of them `padded`."""
+    width = next((int(node.params["dim"]) for node in graph.nodes if "dim" in node.params), 0)
     groups: dict[tuple[str, str], list[Node]] = {}
     for node in graph.nodes:
         for fault in candidates(graph, node):
-            if fault.name not in LEFT_OUT and _open_number(fault) is not None:
+            if fault.name in LEFT_OUT or (fault.name == _OF_PADDING and not padded):
+                continue
+            if _open_number(fault) is not None:
                 of = role(node.name) if fault.name == _BY_ROLE else ""
                 groups.setdefault((fault.name, of), []).append(node)
     for (name, of), nodes in groups.items():
         fault = shipped_faults()[name]
         free = _open_number(fault)
         assert free is not None
-        own = _own(nodes[0], fault.free[free])
-        grid = tuple(_grid(nodes[0], fault, fault.free[free], own, length))
+        own = start(nodes[0], fault.free[free]) if fault.free[free].type == "number" else None
+        grid = tuple(_grid(fault, fault.free[free], own, length, width))
         if grid:
             names = tuple(node.name for node in nodes)
             yield Family(fault=fault, nodes=names, free=free, own=own, grid=grid, of=of)
@@ -106,19 +113,19 @@ def _open_number(fault: Fault) -> str | None:
     return left_open[0] if is_number else None
 
 
-def _own(node: Node, free: FreeValue) -> float | None:
-    return start(node, free) if free.type == "number" else None
-
-
-def _grid(node: Node, fault: Fault, free: FreeValue, own: float | None, length: int) -> Iterator[float | int]:
-    """The values to try first, without that which the node has."""
+def _grid(fault: Fault, free: FreeValue, own: float | None, length: int, width: int) -> Iterator[float | int]:
+    """The values to try first, without that which the node has. width: of the columns that are rotated."""
+    tried = [value for value in free.tried if not isinstance(value, str)]
     if own is not None:
-        values = GRIDS.get(fault.name) or tuple(own * factor for factor in FACTORS)
-        every = {float(value) for value in (*values, *(value for value in free.tried if not isinstance(value, str)))}
-        yield from sorted(value for value in every if not math.isclose(value, own))
-        return
-    widest = node.params.get("dim", math.inf) if free.type == "width" else length
-    yield from (int(value) for value in free.tried if int(value) < widest)
+        factors = tuple(own * factor for factor in FACTORS)
+        values = GRIDS.get(fault.name) or (factors if fault.name == _BY_ROLE else (*factors, *tried))
+        yield from sorted({float(value) for value in values if not math.isclose(value, own)})
+    elif free.type == "width":
+        yield from (width * quarters // 4 for quarters in (1, 2, 3))
+    elif fault.name == _WINDOW:
+        yield from (int(value) for value in tried if _SHORTEST <= value < length)
+    else:
+        yield from map(int, tried)
 
 
 def solved(family: Family, near: float, remainder: Callable[[Hypothesis], float]) -> list[Hypothesis]:

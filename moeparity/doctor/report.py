@@ -33,7 +33,9 @@ class Explanation:
 
     share: 1 - sum (d - x)^2 / sum d^2 over the judged sequences, where d is the recorded difference of a token and x
     the simulated one; 1 if every token's difference comes out, at most 0 if it explains nothing. slope: the factor with
-    which x comes nearest to d; 1 for the true cause. size: mean |x| in nats per token.
+    which x comes nearest to d; 1 for the true cause. size: mean |x| in nats per token. number: the hypothesis' open
+    number as it was solved for; None if it has none, or if it was tried on a grid alone. alike: others that make the
+    same difference at the same party, which log-probabilities can't tell from it.
     """
 
     name: str
@@ -43,6 +45,8 @@ class Explanation:
     slope: Interval
     size: float
     change: str
+    number: Interval | None = None
+    alike: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

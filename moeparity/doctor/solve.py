@@ -80,7 +80,8 @@ def _interval(case: Case, at: Tried, beside: Tried) -> Interval:
     """The number at which the squares that are left are least, by how they change from one number to the next, with
     its interval over sequences.
     """
-    assert at.hypothesis.number is not None and beside.hypothesis.number is not None
+    assert at.hypothesis.number is not None
+    assert beside.hypothesis.number is not None
     step = beside.hypothesis.number.value - at.hypothesis.number.value
     change = (beside.simulated - at.simulated) / step
     by = replace(case.difference, d=case.difference.d - at.simulated).slope(change)

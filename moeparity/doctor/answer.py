@@ -12,7 +12,8 @@ from moeparity.doctor.case import Case, Tried
 from moeparity.doctor.evidence import Evidence
 from moeparity.doctor.hypotheses import AS_CONFIGURED
 from moeparity.doctor.judge import Difference, legal_sizes
-from moeparity.doctor.report import BEYOND, Answer, Examination, Explanation, Record
+from moeparity.doctor.pairs import best_pair
+from moeparity.doctor.report import BEYOND, Answer, Examination, Explanation, Record, Two
 from moeparity.doctor.standing import Standing, standing
 from moeparity.errors import counted, display_path
 from moeparity.metrics.verdict import Interval
@@ -52,10 +53,13 @@ def answered(case: Case, tried: Sequence[Tried], logged: tuple[str, ...]) -> Exa
     explanations = (replace(explanations[0], alike=alike), *explanations[1:])
     rivals = tuple(map(_called, stand.rivals))
     answer = _answer(case, stand, explanations[0], sizes, logged, len(tried))
+    two = _two(case, stand, sizes) if answer in {"named", "undecided", "not explained"} else None
+    if two is not None:
+        answer = "named"
     asks = tuple(_asks(case, answer))
     return Examination(
         answer=answer,
-        blame=_blame(answer, explanations, rivals, logged, asks),
+        blame=_blame(answer, explanations, two, rivals, logged, asks),
         evidence=tuple(_evidence(case)),
         records=_records(case),
         size=sizes.size,
@@ -69,7 +73,28 @@ def answered(case: Case, tried: Sequence[Tried], logged: tuple[str, ...]) -> Exa
         sequences=int(torch.unique(case.difference.sequence).numel()),
         tokens=case.difference.d.numel(),
         asks=asks,
+        two=two,
     )
+
+
+def _two(case: Case, stand: Standing, sizes: Sizes) -> Two | None:
+    """Two causes at once, where one leaves more than noise, two leave no more, and both surely act as they are."""
+    if sizes.left.low < BEYOND * sizes.legal:
+        return None
+    pair = best_pair(case, stand)
+    if pair is None or not pair.is_sure:
+        return None
+    share = case.difference.share(pair.simulated)
+    left = case.difference.mean((case.difference.d - pair.simulated).abs())
+    if not all(slope.low > LOW_SLOPE and slope.high < HIGH_SLOPE for slope in pair.slopes):
+        return None
+    if share.low < LEAST or left.low > BEYOND * sizes.legal:
+        return None
+    first, second = (
+        replace(_explanation(case.difference, each), slope=slope)
+        for each, slope in zip(pair.members, pair.slopes, strict=True)
+    )
+    return Two(causes=(first, second), share=share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,11 +152,18 @@ def fits(tried: Tried, explanation: Explanation, sizes: Sizes) -> bool:
 def _blame(
     answer: Answer,
     explanations: Sequence[Explanation],
+    two: Two | None,
     rivals: tuple[str, ...],
     logged: tuple[str, ...],
     asks: tuple[str, ...],
 ) -> Blame:
     first = explanations[0]
+    if two is not None:
+        parts = tuple(
+            Part(name=each.name, part=each.share.estimate, low=each.share.low, high=each.share.high)
+            for each in two.causes
+        )
+        return Blame(kind="culprits", named=tuple(each.name for each in two.causes), parts=parts, confidence="sure")
     if answer == "named":
         share = first.share
         part = Part(name=first.name, part=share.estimate, low=share.low, high=share.high)

@@ -24,12 +24,14 @@ from moeparity.metrics.verdict import Interval
 from moeparity.plan.bind import bind
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import load_profile, overrides
+from moeparity.plan.schedule.steps import FORWARD, Phase
 from moeparity.progress import Callback
 
 LEGAL = ("hf-eager", "vllm", "megatron")
 """Profiles of engines that make no mistake; what lies between two of them is noise."""
 SEQUENCES = 64
 _HERE = Where(Path("doctor"))
+_IN_STEPS: tuple[Phase, ...] = (FORWARD, "prefill", "chunk")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +152,8 @@ def opened(request: Request, progress: Callback | None = None) -> Case:
     if evidence.previous is not None:
         _refuse_unfit(evidence.previous, model)
     tokens = _on_device(of_log.tokens, model, Where(evidence.logs[0]))
-    bases = _bases(request, model, of_log.sampling, model.dtype, LEGAL)
-    bench = Bench(model, tokens, bases, _bases(request, model, of_log.sampling, "fp32", ()), progress)
+    bases = _bases(request, model, of_log.sampling, model.dtype, LEGAL, (FORWARD,))
+    bench = Bench(model, tokens, bases, _bases(request, model, of_log.sampling, "fp32", (), _IN_STEPS), progress)
     bench.start()
     return _case(request, evidence, of_log, bench)
 
@@ -203,7 +205,12 @@ def _on_device(tokens: TokenSet, model: Model, where: Where) -> TokenSet:
 
 
 def _bases(
-    request: Request, model: Model, sampling: Sampling | None, dtype: str, others: Sequence[str]
+    request: Request,
+    model: Model,
+    sampling: Sampling | None,
+    dtype: str,
+    others: Sequence[str],
+    phases: tuple[Phase, ...],
 ) -> dict[str, BoundGraph]:
     """Plans of both parties' profiles in a dtype, and of those others that fit the model. Raises SpecError,
     GraphError.
@@ -212,7 +219,7 @@ def _bases(
     rules = overrides(_temperature(sampling), _HERE)
     for name in dict.fromkeys((request.sampler, request.trainer, *others)):
         try:
-            bases[name] = bind(model.graph, load_profile(name, _HERE), dtype, rules)
+            bases[name] = bind(model.graph, load_profile(name, _HERE), dtype, rules, phases=phases)
         except (SpecError, GraphError):
             if name in {request.sampler, request.trainer}:
                 raise

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from moeparity.doctor.answer import answered, of_other_weights
 from moeparity.doctor.case import Case, Request, Tried, opened
 from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis, coarse, parts
+from moeparity.doctor.misread import misread
 from moeparity.doctor.numbers import Family, families
 from moeparity.doctor.report import Examination
 from moeparity.doctor.solve import with_numbers
@@ -37,6 +38,7 @@ def examine(request: Request, progress: Callback | None = None) -> Examination:
     hypotheses = [each for each in coarse(graph, previous) if each is not AS_CONFIGURED]
     with_open_number = {of.name: of for of in _families(case)}
     hypotheses += [member for family in with_open_number.values() for member in family.members()]
+    hypotheses += misread(graph, previous, case.bench.prompts)
     for _ in range(_ROUNDS):
         case.bench.score(hypotheses, [case.request.profile(party) for party in case.recorded])
         new = case.tried(hypotheses)

@@ -50,6 +50,14 @@ class Explanation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Two:
+    """Two causes at once: what each is, and the share of the difference that both explain."""
+
+    causes: tuple[Explanation, Explanation]
+    share: Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
     """The answer, and what it rests on.
 
@@ -57,7 +65,7 @@ class Examination:
     the best hypothesis leaves. legal: the same of the largest difference
     between two engines that make no mistake, `legal_pair`. logged: causes that the log alone names. explanations: the
     best hypotheses, the first one explaining most. tried: how many were simulated. rivals: those that the data do not
-    tell from the first. asks: what would tell more, most informative first.
+    tell from the first. two: the causes, if two are named at once. asks: what would tell more, most informative first.
     """
 
     answer: Answer
@@ -75,6 +83,7 @@ class Examination:
     sequences: int
     tokens: int
     asks: tuple[str, ...]
+    two: Two | None = None
 
     @property
     def exit_code(self) -> int:

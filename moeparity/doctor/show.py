@@ -30,8 +30,7 @@ def document(examination: Examination, subject: str) -> Document:
 
 
 def _blocks(of: Examination) -> Iterator[Block]:
-    first = of.explanations[0]
-    named_lines = (("to do", first.change),) if of.answer == "named" and first.change else ()
+    named_lines = tuple(_named(of)) if of.answer == "named" else ()
     size = f"mean |delta| {_number(of.size)} nats per token over {of.tokens:,} tokens of " + counted(
         of.sequences, "sequence"
     )
@@ -48,11 +47,26 @@ def _blocks(of: Examination) -> Iterator[Block]:
         yield group("What would tell more", bullets(of.asks))
 
 
+def _named(of: Examination) -> Iterator[tuple[str, str]]:
+    """What is known of a cause beside its name."""
+    first = of.explanations[0]
+    if of.two is not None:
+        yield "to do", " and ".join(dict.fromkeys(each.change for each in of.two.causes))
+        return
+    if first.number is not None:
+        low, high = first.number.low, first.number.high
+        yield "number", f"{first.number.estimate:.4g} {between(low, high, '.4g')}"
+    if first.alike:
+        yield "or", f"{enumerated(first.alike)}: no log-probability tells them apart"
+    if first.change:
+        yield "to do", first.change
+
+
 def verdict(of: Examination) -> str:
     """The answer in a few words."""
     if of.answer == "named":
-        first = of.explanations[0]
-        return f"{first.name}, at the {first.party}"
+        causes = of.explanations[:1] if of.two is None else of.two.causes
+        return " and ".join(f"{each.name}, at the {each.party}" for each in causes)
     return enumerated(of.logged) if of.answer == "logged" else _SHORT[of.answer]
 
 
@@ -68,10 +82,13 @@ _SHORT: dict[Answer, str] = {
 def cause(of: Examination) -> str:
     """The answer as a sentence, with how much it explains."""
     first = of.explanations[0]
+    if of.two is not None:
+        causes = " and ".join(f"the {each.party} {each.says}" for each in of.two.causes)
+        return f"{causes}: both explain {_share(of.two.share)} of the difference, what is left is no more than noise"
     if of.answer == "named":
         is_noise = of.left.low < BEYOND * of.legal
         remainder = "what is left is no more than noise" if is_noise else "and more is wrong: what is left is no noise"
-        return f"the {first.party} {first.says}: that explains {_share(first)} of the difference, {remainder}"
+        return f"the {first.party} {first.says}: that explains {_share(first.share)} of the difference, {remainder}"
     if of.answer == "logged":
         return f"the log alone names it: {enumerated(of.logged)} (`moeparity metrics` says how)"
     if of.answer == "undecided" and of.rivals and first.share.high > 0:
@@ -93,7 +110,9 @@ def _off(of: Examination) -> Iterator[str]:
 
 
 def _table(of: Examination) -> Block:
-    rows = [(each.name, each.party or "-", _share(each), _slope(each), f"{each.size:.2g}") for each in of.explanations]
+    rows = [
+        (each.name, each.party or "-", _share(each.share), _slope(each), f"{each.size:.2g}") for each in of.explanations
+    ]
     titles = (
         Column("hypothesis", "name"),
         Column("side", "word"),
@@ -108,8 +127,7 @@ def _table(of: Examination) -> Block:
     return table(titles, rows, note)
 
 
-def _share(of: Explanation) -> str:
-    share = of.share
+def _share(share: Interval) -> str:
     if share.estimate < 0:
         return "nothing"
     return f"{percent(share.estimate)} [{percent(max(0.0, share.low))}, {percent(min(1.0, share.high))}]"

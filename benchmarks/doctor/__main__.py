@@ -4,8 +4,8 @@
 
 Each case is drawn: two models of transformers score tokens, each in batches of its own size and with its own kernel of
 attention, and one of them may have a fault, or each one. They are two layers of the shipped checkpoint, whose weights
-an update has moved by a drawn fraction. FOLDER keeps a line for each case, and a second run goes on behind the last. Exits
-with 1 if anything is given a wrong name.
+an update has moved by a drawn fraction. FOLDER keeps a line for each case, and a second run goes on behind the last.
+Exits with 1 if anything is given a wrong name.
 """
 
 from __future__ import annotations

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from moeparity.doctor.answer import answered, of_other_weights
 from moeparity.doctor.case import Case, Request, Tried, opened
 from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis, coarse, parts
+from moeparity.doctor.judge import Difference
 from moeparity.doctor.misread import misread
 from moeparity.doctor.numbers import Family, families
 from moeparity.doctor.report import Examination
 from moeparity.doctor.solve import with_numbers
+from moeparity.doctor.standing import standing
 from moeparity.logs.log_files import measure_files
 from moeparity.logs.request import Request as LogRequest
 from moeparity.progress import Callback
@@ -43,11 +46,27 @@ def examine(request: Request, progress: Callback | None = None) -> Examination:
         case.bench.score(hypotheses, [case.request.profile(party) for party in case.recorded])
         new = case.tried(hypotheses)
         tried += new
-        hypotheses = _parts_of_best(case, tried[-len(new) :])
+        hypotheses = _parts_of_best(case, case.difference, tried[-len(new) :])
         if not hypotheses:
             break
     tried += with_numbers(case, tried, with_open_number)
+    tried += _beside_best(case, tried)
     return answered(case, tried, logged)
+
+
+def _beside_best(case: Case, tried: Sequence[Tried]) -> list[Tried]:
+    """Parts of the hypotheses that explain most of what the best one leaves: what may be wrong beside it."""
+    first = standing(case, tried).first
+    left = replace(case.difference, d=case.difference.d - (first.simulated - case.legal_difference))
+    new: list[Tried] = []
+    for _ in range(_ROUNDS - 1):
+        known = {each.hypothesis.name for each in (*tried, *new)}
+        hypotheses = [each for each in _parts_of_best(case, left, new or tried) if each.name not in known]
+        if not hypotheses:
+            break
+        case.bench.score(hypotheses, [case.request.profile(party) for party in case.recorded])
+        new += case.tried(hypotheses)
+    return new
 
 
 def _families(case: Case) -> Iterator[Family]:
@@ -55,10 +74,10 @@ def _families(case: Case) -> Iterator[Family]:
     return families(case.bench.model.graph, tokens.input_ids.shape[1], padded=tokens.pads > 0)
 
 
-def _parts_of_best(case: Case, tried: Sequence[Tried]) -> list[Hypothesis]:
-    """The parts of the hypotheses that explain most if they may be scaled."""
+def _parts_of_best(case: Case, difference: Difference, tried: Sequence[Tried]) -> list[Hypothesis]:
+    """The parts of the hypotheses that explain most of a difference if they may be scaled."""
     graph, previous = case.bench.model.graph, case.evidence.previous
-    best = case.difference.leading([each.simulated for each in tried])[:_REFINED]
+    best = difference.leading([each.simulated for each in tried])[:_REFINED]
     all_parts = (part for index in best for part in parts(tried[index].hypothesis, graph, previous))
     return list({part.name: part for part in all_parts}.values())
 

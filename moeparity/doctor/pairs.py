@@ -16,7 +16,8 @@ from moeparity.doctor.standing import SAME, Standing
 from moeparity.metrics.verdict import Interval
 
 _CANDIDATES = 40
-"""So many hypotheses are put together with each other: those that explain most if they may be scaled."""
+"""So many hypotheses are put together with each other: those that explain most if they may be scaled,
+and so many that explain most of what the best one leaves."""
 _RUN = 4
 """So many pairs at one party are run together; what two make together is not quite the sum of what each makes."""
 
@@ -57,8 +58,11 @@ def best_pair(case: Case, stand: Standing) -> Pair | None:
 def _pairs(case: Case, stand: Standing) -> Iterator[tuple[float, Tried, Tried]]:
     """Pairs that act at different nodes or parties, with the squares that their sum leaves."""
     legal = case.legal_difference
-    leading = case.difference.leading([each.simulated - legal for each in stand.order])[:_CANDIDATES]
-    made = torch.stack([stand.order[index].simulated - legal for index in leading]) if leading else torch.empty(0, 1)
+    made_by = [each.simulated - legal for each in stand.order]
+    behind = replace(case.difference, d=case.difference.d - stand.first.simulated)
+    leading = [*case.difference.leading(made_by)[:_CANDIDATES], *behind.leading(made_by)[:_CANDIDATES]]
+    leading = list(dict.fromkeys(leading))
+    made = torch.stack([made_by[index] for index in leading]) if leading else torch.empty(0, 1)
     left = case.difference.d - legal
     gram, along = made @ made.T, made @ left if leading else torch.empty(0)
     for i, j in combinations(range(len(leading)), 2):

@@ -12,6 +12,7 @@ from moeparity.doctor.case import Case, Tried
 from moeparity.doctor.evidence import Evidence
 from moeparity.doctor.hypotheses import AS_CONFIGURED
 from moeparity.doctor.judge import Difference, legal_sizes
+from moeparity.doctor.noise import noise
 from moeparity.doctor.pairs import best_pair
 from moeparity.doctor.report import BEYOND, Answer, Examination, Explanation, Record, Two
 from moeparity.doctor.standing import Standing, standing
@@ -74,6 +75,7 @@ def answered(case: Case, tried: Sequence[Tried], logged: tuple[str, ...]) -> Exa
         tokens=case.difference.d.numel(),
         asks=asks,
         two=two,
+        noise=noise([values[case.mask] for values in case.bench.engines], case.difference.d),
     )
 
 
@@ -120,13 +122,13 @@ def _answer(
         return "logged"
     if not bool(case.difference.d.any()):
         return "noise"
-    noise, beyond = sizes.size.high < BEYOND * sizes.legal, sizes.size.low > BEYOND * sizes.legal
+    is_small, beyond = sizes.size.high < BEYOND * sizes.legal, sizes.size.low > BEYOND * sizes.legal
     if AS_CONFIGURED in [each.hypothesis for each in stand.contenders]:
         configured = case.difference.share(case.legal_difference)
         if configured.low > LEAST:
             return "as configured"
         # What explains half in truth would surely explain more than nothing.
-        if noise and not first.share.high > LEAST:
+        if is_small and not first.share.high > LEAST:
             return "noise"
         return "not explained" if beyond and first.share.high < LEAST else "undecided"
     if not fits(stand.first, first, sizes):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis, runnable
+from moeparity.doctor.noise import drawn
 from moeparity.doctor.readings import Cut, Packs, Prompts, Rows, Shift, Split
 from moeparity.doctor.scores import Run, scores
 from moeparity.doctor.tokens import prompts_of, rewritten, shifted
@@ -50,9 +51,15 @@ class Bench:
 
     def start(self) -> None:
         """Run what has nothing wrong."""
-        plans = {Key(profile, AS_RUN): Run(plan) for profile, plan in self.bases.items()}
+        engines = {**self.bases, **drawn(self.bases)}
+        plans = {Key(name, AS_RUN): Run(plan) for name, plan in engines.items()}
         exact = {Key(profile, AS_CONFIGURED.name): Run(plan) for profile, plan in self.exact.items()}
         self.scored |= scores(self.model, self.tokens, plans | exact, self.progress)[0]
+
+    @property
+    def engines(self) -> list[Tensor]:
+        """What engines without a mistake make of the tokens: fp64 [N] each."""
+        return [values for key, values in self.scored.items() if key.hypothesis == AS_RUN]
 
     def score(self, hypotheses: Sequence[Hypothesis], profiles: Iterable[str]) -> None:
         """Run hypotheses under profiles, all that read the tokens of the log in one pass; what an op refuses is left

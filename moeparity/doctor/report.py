@@ -50,6 +50,32 @@ class Explanation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Legal:
+    """A statistic of the difference, by its name in `moeparity metrics`, in nats: as recorded; in the middle of what
+    legal arithmetic makes; and the bound below which a clean run lies at the level. The bound is the gate to set.
+    """
+
+    name: str
+    recorded: float
+    middle: float
+    bound: float
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether legal arithmetic may make as much."""
+        return self.recorded <= self.bound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noise:
+    """What legal arithmetic makes of these tokens, drawn from so many `engines` without a mistake."""
+
+    level: float
+    engines: int
+    statistics: tuple[Legal, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Two:
     """Two causes at once: what each is, and the share of the difference that both explain."""
 
@@ -65,7 +91,8 @@ class Examination:
     the best hypothesis leaves. legal: the same of the largest difference
     between two engines that make no mistake, `legal_pair`. logged: causes that the log alone names. explanations: the
     best hypotheses, the first one explaining most. tried: how many were simulated. rivals: those that the data do not
-    tell from the first. two: the causes, if two are named at once. asks: what would tell more, most informative first.
+    tell from the first. two: the causes, if two are named at once. noise: what
+    legal arithmetic makes; None if too few engines fit the model. asks: what would tell more, most informative first.
     """
 
     answer: Answer
@@ -84,6 +111,7 @@ class Examination:
     tokens: int
     asks: tuple[str, ...]
     two: Two | None = None
+    noise: Noise | None = None
 
     @property
     def exit_code(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from moeparity.doctor.report import BEYOND, Answer, Examination, Explanation
+from moeparity.doctor.report import BEYOND, Answer, Examination, Explanation, Noise
 from moeparity.errors import counted
 from moeparity.metrics.verdict import Interval
 from moeparity.output.blocks import Block, Column, Document, Status, bullets, group, lines, table
@@ -41,6 +41,8 @@ def _blocks(of: Examination) -> Iterator[Block]:
         lines=(("cause", cause(of)), *named_lines, ("size", size), ("noise", against)),
     )
     yield group("Evidence", lines(*of.evidence), lines(*_off(of)))
+    if of.noise is not None:
+        yield group(f"Noise or bug, at {percent(of.noise.level)}", _noise(of.noise))
     if of.tried > 1:
         yield group(f"What explains the difference, {of.tried:,} hypotheses simulated", _table(of))
     if of.asks:
@@ -107,6 +109,29 @@ def _off(of: Examination) -> Iterator[str]:
     for record in of.records:
         delta = _number(record.mean_abs_delta)
         yield f"the {record.party} is {delta} nats per token off {record.profile} with nothing wrong"
+
+
+def _noise(of: Noise) -> Block:
+    rows = [
+        (each.name, f"{each.recorded:.2g}", f"{each.middle:.2g}", f"{each.bound:.2g}", _PLACE[each.is_inside])
+        for each in of.statistics
+    ]
+    titles = (
+        Column("statistic", "name"),
+        Column("recorded"),
+        Column("legal"),
+        Column("bound"),
+        Column("place", "word"),
+    )
+    note = (
+        f"In nats, of these tokens. legal: in the middle of what lies between {of.engines} engines that compute one "
+        "model, with drawn roundings, orders and forms. bound: below it a clean run lies at the level; it is the gate "
+        "to set."
+    )
+    return table(titles, rows, note)
+
+
+_PLACE = {True: "inside", False: "beyond"}
 
 
 def _table(of: Examination) -> Block:

@@ -14,8 +14,10 @@ from moeparity.doctor.hypotheses import AS_CONFIGURED
 from moeparity.doctor.judge import Difference, legal_sizes
 from moeparity.doctor.noise import noise
 from moeparity.doctor.pairs import best_pair
+from moeparity.doctor.parting import parting
 from moeparity.doctor.report import BEYOND, Answer, Examination, Explanation, Record, Two
 from moeparity.doctor.standing import Standing, standing
+from moeparity.doctor.whereabouts import whereabouts
 from moeparity.errors import counted, display_path
 from moeparity.metrics.verdict import Interval
 from moeparity.output.words import enumerated, few
@@ -75,6 +77,8 @@ def answered(case: Case, tried: Sequence[Tried], logged: tuple[str, ...]) -> Exa
         tokens=case.difference.d.numel(),
         asks=asks,
         two=two,
+        parting=() if two is not None or answer in {"noise", "as configured"} else parting(case, stand),
+        where=whereabouts(case),
         noise=noise([values[case.mask] for values in case.bench.engines], case.difference.d),
     )
 

@@ -91,8 +91,9 @@ class Examination:
     the best hypothesis leaves. legal: the same of the largest difference
     between two engines that make no mistake, `legal_pair`. logged: causes that the log alone names. explanations: the
     best hypotheses, the first one explaining most. tried: how many were simulated. rivals: those that the data do not
-    tell from the first. two: the causes, if two are named at once. noise: what
-    legal arithmetic makes; None if too few engines fit the model. asks: what would tell more, most informative first.
+    tell from the first. two: the causes, if two are named at once. noise: what legal arithmetic makes; None if too few
+    engines fit the model. parting: what would tell hypotheses apart that explain alike. where: in which tokens the
+    difference lies. asks: what would tell more, most informative first.
     """
 
     answer: Answer
@@ -112,6 +113,8 @@ class Examination:
     asks: tuple[str, ...]
     two: Two | None = None
     noise: Noise | None = None
+    parting: tuple[str, ...] = ()
+    where: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:

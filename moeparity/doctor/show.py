@@ -40,13 +40,13 @@ def _blocks(of: Examination) -> Iterator[Block]:
         f"{verdict(of)}; exit {of.exit_code}",
         lines=(("cause", cause(of)), *named_lines, ("size", size), ("noise", against)),
     )
-    yield group("Evidence", lines(*of.evidence), lines(*_off(of)))
+    yield group("Evidence", lines(*of.evidence), lines(*_off(of), *of.where))
     if of.noise is not None:
         yield group(f"Noise or bug, at {percent(of.noise.level)}", _noise(of.noise))
     if of.tried > 1:
         yield group(f"What explains the difference, {of.tried:,} hypotheses simulated", _table(of))
-    if of.asks:
-        yield group("What would tell more", bullets(of.asks))
+    if of.asks or of.parting:
+        yield group("What would tell more", bullets([*of.parting, *of.asks]))
 
 
 def _named(of: Examination) -> Iterator[tuple[str, str]]:

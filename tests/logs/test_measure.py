@@ -382,7 +382,7 @@ def write_check(folder: Path, expect: str, *, gate: str = "{metric: k3, below: 1
         ("expect: {causes: [misaligned]}", 1),
         ("expect: {interval: {below: 1e-3}}", 0),
         ("expect: {interval: {below: 2e-4}}", 3),
-        ("expect: {steps: {below: 1e-3, count: 2}}", 3),
+        ("expect: {steps: {below: 1e-3, count: 3}}", 3),
         ("expect: {steps: {below: 1e-3, count: 1}}", 2),
         ("expect: {noise: nowhere.json}", 2),
         ("expect: {metrics: {k4: {below: 1}}}", 2),

@@ -23,6 +23,8 @@ from moeparity.metrics.verdict import Interval
 from moeparity.output.words import enumerated, few
 from moeparity.search.blame import Blame, Part
 
+ALL = 0.9
+"""What surely explains so much leaves nothing to look for."""
 LEAST = 0.5
 """Two differences have one cause if one explains so much of the other."""
 LOW_SLOPE, HIGH_SLOPE = 0.4, 1.6
@@ -40,6 +42,16 @@ def of_other_weights(case: Case) -> bool:
     of_sampler = Difference(d=off["sampler"], sequence=case.difference.sequence)
     beyond = of_sampler.mean(off["sampler"].abs()).low > BEYOND * legal
     return beyond and of_sampler.share(off["trainer"]).low > LEAST
+
+
+def explains_all(case: Case, tried: Sequence[Tried]) -> bool:
+    """Whether one hypothesis surely explains all but noise, as it is, and no other one does."""
+    stand = standing(case, tried)
+    left = case.difference.mean((case.difference.d - stand.first.simulated).abs())
+    slope = case.difference.slope(stand.first.simulated)
+    is_whole = slope.low > LOW_SLOPE and slope.high < HIGH_SLOPE and not stand.rivals
+    leaves_noise = left.high < BEYOND * legal_sizes(case.legal)[0]
+    return is_whole and leaves_noise and case.difference.share(stand.first.simulated).low > ALL
 
 
 def answered(case: Case, tried: Sequence[Tried], logged: tuple[str, ...]) -> Examination:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from moeparity.doctor.answer import answered, of_other_weights
+from moeparity.doctor.answer import answered, explains_all, of_other_weights
 from moeparity.doctor.case import Case, Request, Tried, opened
 from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis, coarse, parts
 from moeparity.doctor.judge import Difference
@@ -38,20 +38,32 @@ def examine(request: Request, progress: Callback | None = None) -> Examination:
     if of_other_weights(case) or (logged and not request.every):
         return answered(case, tried, logged)
     graph, previous = case.bench.model.graph, case.evidence.previous
-    hypotheses = [each for each in coarse(graph, previous) if each is not AS_CONFIGURED]
+    tried += _refined(case, [each for each in coarse(graph, previous) if each is not AS_CONFIGURED])
+    if not request.every and explains_all(case, tried):
+        return answered(case, tried, logged)
     with_open_number = {of.name: of for of in _families(case)}
-    hypotheses += [member for family in with_open_number.values() for member in family.members()]
-    hypotheses += misread(graph, previous, case.bench.prompts)
-    for _ in range(_ROUNDS):
-        case.bench.score(hypotheses, [case.request.profile(party) for party in case.recorded])
-        new = case.tried(hypotheses)
-        tried += new
-        hypotheses = _parts_of_best(case, case.difference, tried[-len(new) :])
-        if not hypotheses:
-            break
+    members = [member for family in with_open_number.values() for member in family.members()]
+    tried += _refined(case, [*members, *misread(graph, previous, case.bench.prompts)])
     tried += with_numbers(case, tried, with_open_number)
     tried += _beside_best(case, tried)
     return answered(case, tried, logged)
+
+
+def _refined(case: Case, hypotheses: list[Hypothesis]) -> list[Tried]:
+    """The hypotheses, and the parts of those that lead, and the parts of these."""
+    tried: list[Tried] = []
+    for _ in range(_ROUNDS):
+        new = _run(case, hypotheses)
+        tried += new
+        hypotheses = _parts_of_best(case, case.difference, new)
+        if not hypotheses:
+            break
+    return tried
+
+
+def _run(case: Case, hypotheses: Sequence[Hypothesis]) -> list[Tried]:
+    case.bench.score(hypotheses, [case.request.profile(party) for party in case.recorded])
+    return case.tried(hypotheses)
 
 
 def _beside_best(case: Case, tried: Sequence[Tried]) -> list[Tried]:
@@ -64,8 +76,7 @@ def _beside_best(case: Case, tried: Sequence[Tried]) -> list[Tried]:
         hypotheses = [each for each in _parts_of_best(case, left, new or tried) if each.name not in known]
         if not hypotheses:
             break
-        case.bench.score(hypotheses, [case.request.profile(party) for party in case.recorded])
-        new += case.tried(hypotheses)
+        new += _run(case, hypotheses)
     return new
 
 

@@ -62,7 +62,7 @@ def examined(folder: Path, seed: int, number: int, current: Path) -> dict[str, A
         "fraction": fraction,
         "seconds": time.perf_counter() - begin,
     }
-    return case | _said(of)
+    return case | _outcome(of)
 
 
 def _planted(
@@ -96,7 +96,7 @@ def _mixed(of: Programs, truth: str, fraction: float) -> Path:
     return drifted(of.current, folder, lambda name: STALE[truth] not in name, fraction=fraction)
 
 
-def _said(of: Examination) -> dict[str, Any]:
+def _outcome(of: Examination) -> dict[str, Any]:
     causes = of.explanations[:1] if of.two is None else of.two.causes
     return {
         "tokens": of.tokens,
@@ -121,8 +121,8 @@ def verdict(case: Mapping[str, Any]) -> str:
     if case["kind"] in {"clean", "unlisted"}:
         return WRONG
     if case["kind"] == "two":
-        named = set(case["named"])
-        return "right" if named == set(case["truth"]) else "one of two" if named < set(case["truth"]) else WRONG
+        causes = set(case["named"])
+        return "right" if causes == set(case["truth"]) else "one of two" if causes < set(case["truth"]) else WRONG
     names = [*case["named"], *case["alike"]] if len(case["named"]) == 1 else []
     is_right = case["at"] == [case["party"]] and any(_is(name, case) for name in names)
     return "right" if is_right else WRONG

@@ -47,10 +47,10 @@ def of_other_weights(case: Case) -> bool:
 def explains_all(case: Case, tried: Sequence[Tried]) -> bool:
     """Whether one hypothesis surely explains all but noise, as it is, and no other one does."""
     stand = standing(case, tried)
-    left = case.difference.mean((case.difference.d - stand.first.simulated).abs())
+    remainder = case.difference.mean((case.difference.d - stand.first.simulated).abs())
     slope = case.difference.slope(stand.first.simulated)
     is_whole = slope.low > LOW_SLOPE and slope.high < HIGH_SLOPE and not stand.rivals
-    leaves_noise = left.high < BEYOND * legal_sizes(case.legal)[0]
+    leaves_noise = remainder.high < BEYOND * legal_sizes(case.legal)[0]
     return is_whole and leaves_noise and case.difference.share(stand.first.simulated).low > ALL
 
 
@@ -60,7 +60,7 @@ def answered(case: Case, tried: Sequence[Tried], logged: tuple[str, ...]) -> Exa
     stand = standing(case, tried)
     sizes = Sizes(
         size=case.difference.mean(case.difference.d.abs()),
-        left=case.difference.mean((case.difference.d - stand.first.simulated).abs()),
+        remainder=case.difference.mean((case.difference.d - stand.first.simulated).abs()),
         legal=legal,
     )
     explanations = tuple(_explanation(case.difference, each) for each in stand.order[:_SHOWN])
@@ -78,7 +78,7 @@ def answered(case: Case, tried: Sequence[Tried], logged: tuple[str, ...]) -> Exa
         evidence=tuple(_evidence(case)),
         records=_records(case),
         size=sizes.size,
-        left=sizes.left,
+        left=sizes.remainder,
         legal=legal,
         legal_pair=legal_pair,
         logged=logged,
@@ -97,16 +97,16 @@ def answered(case: Case, tried: Sequence[Tried], logged: tuple[str, ...]) -> Exa
 
 def _two(case: Case, stand: Standing, sizes: Sizes) -> Two | None:
     """Two causes at once, where one leaves more than noise, two leave no more, and both surely act as they are."""
-    if sizes.left.low < BEYOND * sizes.legal:
+    if sizes.remainder.low < BEYOND * sizes.legal:
         return None
     pair = best_pair(case, stand)
     if pair is None or not pair.is_sure:
         return None
     share = case.difference.share(pair.simulated)
-    left = case.difference.mean((case.difference.d - pair.simulated).abs())
+    remainder = case.difference.mean((case.difference.d - pair.simulated).abs())
     if not all(slope.low > LOW_SLOPE and slope.high < HIGH_SLOPE for slope in pair.slopes):
         return None
-    if share.low < LEAST or left.low > BEYOND * sizes.legal:
+    if share.low < LEAST or remainder.low > BEYOND * sizes.legal:
         return None
     first, second = (
         replace(_explanation(case.difference, each), slope=slope)
@@ -120,13 +120,13 @@ class Sizes:
     """Mean |d| in nats per token: as recorded, as the first hypothesis leaves it, between engines without a mistake."""
 
     size: Interval
-    left: Interval
+    remainder: Interval
     legal: float
 
     @property
     def leaves_noise(self) -> bool:
         """Whether what is left may be noise."""
-        return self.left.low < BEYOND * self.legal
+        return self.remainder.low < BEYOND * self.legal
 
 
 def _answer(

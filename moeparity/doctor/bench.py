@@ -78,9 +78,9 @@ class Bench:
             if cuts:
                 runs[Key(profile, AS_CONFIGURED.name)] = Run(self.exact[profile])
         by_key = {key: cuts for key in runs if key.hypothesis == AS_CONFIGURED.name}
-        scored, kept = scores(self.model, self.tokens, runs, self.progress, by_key)
+        scored, masses = scores(self.model, self.tokens, runs, self.progress, by_key)
         self.scored |= scored
-        self.scored |= {Key(key.profile, name): scored[key] - mass for (key, name), mass in kept.items()}
+        self.scored |= {Key(key.profile, name): scored[key] - mass for (key, name), mass in masses.items()}
 
     def _cuts(self, hypotheses: Sequence[Hypothesis]) -> dict[str, Cut]:
         return {each.name: each.reading for each in hypotheses if isinstance(each.reading, Cut)}

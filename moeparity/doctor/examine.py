@@ -69,11 +69,11 @@ def _run(case: Case, hypotheses: Sequence[Hypothesis]) -> list[Tried]:
 def _beside_best(case: Case, tried: Sequence[Tried]) -> list[Tried]:
     """Parts of the hypotheses that explain most of what the best one leaves: what may be wrong beside it."""
     first = standing(case, tried).first
-    left = replace(case.difference, d=case.difference.d - (first.simulated - case.legal_difference))
+    remainder = replace(case.difference, d=case.difference.d - (first.simulated - case.legal_difference))
     new: list[Tried] = []
     for _ in range(_ROUNDS - 1):
-        known = {each.hypothesis.name for each in (*tried, *new)}
-        hypotheses = [each for each in _parts_of_best(case, left, new or tried) if each.name not in known]
+        names = {each.hypothesis.name for each in (*tried, *new)}
+        hypotheses = [each for each in _parts_of_best(case, remainder, new or tried) if each.name not in names]
         if not hypotheses:
             break
         new += _run(case, hypotheses)

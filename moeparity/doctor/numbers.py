@@ -40,14 +40,14 @@ _BY_ROLE = "weights-scaled"
 class Family:
     """Hypotheses that differ in one number: a fault with one value open, at the same nodes.
 
-    free: the name of the open value. own: what it has to be, as far as that is a number. grid: the values to try first.
-    of: at which nodes, as a clause; "" where it is all at which the fault can sit.
+    free: the name of the open value. nominal: what it has to be, as far as that is a number. grid: the values to try
+    first. of: at which nodes, as a clause; "" where it is all at which the fault can sit.
     """
 
     fault: Fault
     nodes: tuple[str, ...]
     free: str
-    own: float | None
+    nominal: float | None
     grid: tuple[float | int, ...]
     of: str = ""
 
@@ -99,11 +99,11 @@ def families(graph: Graph, length: int, *, padded: bool) -> Iterator[Family]:
         fault = shipped_faults()[name]
         free = _open_number(fault)
         assert free is not None
-        own = start(nodes[0], fault.free[free]) if fault.free[free].type == "number" else None
-        grid = tuple(_grid(fault, fault.free[free], own, length, width))
+        nominal = start(nodes[0], fault.free[free]) if fault.free[free].type == "number" else None
+        grid = tuple(_grid(fault, fault.free[free], nominal, length, width))
         if grid:
             names = tuple(node.name for node in nodes)
-            yield Family(fault=fault, nodes=names, free=free, own=own, grid=grid, of=of)
+            yield Family(fault=fault, nodes=names, free=free, nominal=nominal, grid=grid, of=of)
 
 
 def _open_number(fault: Fault) -> str | None:
@@ -113,13 +113,13 @@ def _open_number(fault: Fault) -> str | None:
     return left_open[0] if is_number else None
 
 
-def _grid(fault: Fault, free: FreeValue, own: float | None, length: int, width: int) -> Iterator[float | int]:
+def _grid(fault: Fault, free: FreeValue, nominal: float | None, length: int, width: int) -> Iterator[float | int]:
     """The values to try first, without that which the node has. width: of the columns that are rotated."""
     tried = [value for value in free.tried if not isinstance(value, str)]
-    if own is not None:
-        factors = tuple(own * factor for factor in FACTORS)
+    if nominal is not None:
+        factors = tuple(nominal * factor for factor in FACTORS)
         values = GRIDS.get(fault.name) or (factors if fault.name == _BY_ROLE else (*factors, *tried))
-        yield from sorted({float(value) for value in values if not math.isclose(value, own)})
+        yield from sorted({float(value) for value in values if not math.isclose(value, nominal)})
     elif free.type == "width":
         yield from (width * quarters // 4 for quarters in (1, 2, 3))
     elif fault.name == _WINDOW:

@@ -41,16 +41,16 @@ def best_pair(case: Case, stand: Standing) -> Pair | None:
     if not pairs:
         return None
     run = [_together(case, a, b) for _, a, b in pairs[:_RUN]]
-    index = min(range(len(run)), key=lambda index: _left(case, run[index]))
+    index = min(range(len(run)), key=lambda index: _remainder(case, run[index]))
     (_, a, b), simulated = pairs[index], run[index]
     legal = case.legal_difference
-    others = [_together(case, c, d) for _, c, d in pairs[:_RUN] if (c, d) != (a, b)]
-    others += [c.simulated + d.simulated - legal for _, c, d in pairs[_RUN : 2 * _CANDIDATES]]
-    others += [each.simulated for each in stand.order]
+    rivals = [_together(case, c, d) for _, c, d in pairs[:_RUN] if (c, d) != (a, b)]
+    rivals += [c.simulated + d.simulated - legal for _, c, d in pairs[_RUN : 2 * _CANDIDATES]]
+    rivals += [each.simulated for each in stand.order]
     size = float(((simulated - legal) ** 2).sum())
     sure = all(
-        float(((simulated - other) ** 2).sum()) < SAME * size or case.difference.prefers(simulated, other)
-        for other in others
+        float(((simulated - rival) ** 2).sum()) < SAME * size or case.difference.prefers(simulated, rival)
+        for rival in rivals
     )
     return Pair(members=(a, b), simulated=simulated, slopes=_slopes(case, a, b), is_sure=sure)
 
@@ -62,14 +62,14 @@ def _pairs(case: Case, stand: Standing) -> Iterator[tuple[float, Tried, Tried]]:
     behind = replace(case.difference, d=case.difference.d - stand.first.simulated)
     leading = [*case.difference.leading(made_by)[:_CANDIDATES], *behind.leading(made_by)[:_CANDIDATES]]
     leading = list(dict.fromkeys(leading))
-    made = torch.stack([made_by[index] for index in leading]) if leading else torch.empty(0, 1)
-    left = case.difference.d - legal
-    gram, along = made @ made.T, made @ left if leading else torch.empty(0)
+    effects = torch.stack([made_by[index] for index in leading]) if leading else torch.empty(0, 1)
+    remainder = case.difference.d - legal
+    gram, along = effects @ effects.T, effects @ remainder if leading else torch.empty(0)
     for i, j in combinations(range(len(leading)), 2):
         a, b = (stand.order[leading[k]] for k in (i, j))
         if _apart(a, b):
-            both = gram[i, i] + gram[j, j] + 2 * gram[i, j] - 2 * (along[i] + along[j])
-            yield float(both), a, b
+            joint = gram[i, i] + gram[j, j] + 2 * gram[i, j] - 2 * (along[i] + along[j])
+            yield float(joint), a, b
 
 
 def _apart(a: Tried, b: Tried) -> bool:
@@ -88,12 +88,12 @@ def _together(case: Case, a: Tried, b: Tried) -> Tensor:
     if a.party != b.party or a.party is None:
         return a.simulated + b.simulated - case.legal_difference
     name = f"{a.hypothesis.name} and {b.hypothesis.name}"
-    both = Hypothesis(name=name, says="", plants=(*a.hypothesis.plants, *b.hypothesis.plants))
-    runs = case.simulated([both], a.party)
+    joint = Hypothesis(name=name, says="", plants=(*a.hypothesis.plants, *b.hypothesis.plants))
+    runs = case.simulated([joint], a.party)
     return runs[0].simulated if runs else a.simulated + b.simulated - case.legal_difference
 
 
-def _left(case: Case, simulated: Tensor) -> float:
+def _remainder(case: Case, simulated: Tensor) -> float:
     return float(((case.difference.d - simulated) ** 2).sum())
 
 
@@ -102,15 +102,16 @@ def _slopes(case: Case, a: Tried, b: Tried) -> tuple[Interval, Interval]:
     what the other does not make, for what the other leaves).
     """
     legal = case.legal_difference
-    made = [each.simulated - legal for each in (a, b)]
+    effects = [each.simulated - legal for each in (a, b)]
     first, second = (
-        _beside(replace(case.difference, d=case.difference.d - legal), x, other) for x, other in (made, reversed(made))
+        _beside(replace(case.difference, d=case.difference.d - legal), x, rival)
+        for x, rival in (effects, reversed(effects))
     )
     return first, second
 
 
-def _beside(difference: Difference, x: Tensor, other: Tensor) -> Interval:
+def _beside(difference: Difference, x: Tensor, rival: Tensor) -> Interval:
     def without(of: Tensor) -> Tensor:
-        return of - other * float((of * other).sum() / (other * other).sum())
+        return of - rival * float((of * rival).sum() / (rival * rival).sum())
 
     return replace(difference, d=without(difference.d)).slope(without(x))

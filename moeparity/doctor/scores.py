@@ -38,7 +38,7 @@ class Run:
 
 @dataclass(slots=True)
 class _Scores:
-    """An observer of the log-probabilities of the scored tokens: by walker, fp64 [N] in nats, wave by wave. kept: the
+    """An observer of the log-probabilities of the scored tokens: by walker, fp64 [N] in nats, wave by wave. masses: the
     log of the mass that each of a walker's `cuts` keeps there, by walker and cut.
     """
 
@@ -47,7 +47,7 @@ class _Scores:
     walkers: Sequence[Hashable]
     cuts: Mapping[Any, Mapping[str, Cut]]
     parts: dict[Hashable, list[Tensor]] = field(default_factory=dict)
-    kept: dict[tuple[Hashable, str], list[Tensor]] = field(default_factory=dict)
+    masses: dict[tuple[Hashable, str], list[Tensor]] = field(default_factory=dict)
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
@@ -67,7 +67,7 @@ class _Scores:
             at = slice(first, first + size)
             rows = log_probs(values[sequence[at], position[at] - 1], reported).cpu()
             for name, mass in kept_mass(rows, logprobs[at], self.cuts[walker]).items():
-                self.kept.setdefault((walker, name), []).append(mass)
+                self.masses.setdefault((walker, name), []).append(mass)
 
 
 def scores(
@@ -101,6 +101,6 @@ def scores(
         except WalkersRefusedError as refused:
             pending = {key: run for key, run in pending.items() if key not in refused.walkers}
             continue
-        kept = {(key, name): torch.cat(observer.kept[key, name]) for key in pending for name in cuts.get(key, ())}
-        return {key: torch.cat(observer.parts[key]) for key in pending}, kept
+        masses = {(key, name): torch.cat(observer.masses[key, name]) for key in pending for name in cuts.get(key, ())}
+        return {key: torch.cat(observer.parts[key]) for key in pending}, masses
     return {}, {}

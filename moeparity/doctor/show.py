@@ -30,7 +30,7 @@ def document(examination: Examination, subject: str) -> Document:
 
 
 def _blocks(of: Examination) -> Iterator[Block]:
-    named_lines = tuple(_named(of)) if of.answer == "named" else ()
+    named_lines = tuple(_beside_name(of)) if of.answer == "named" else ()
     size = f"mean |delta| {_number(of.size)} nats per token over {of.tokens:,} tokens of " + counted(
         of.sequences, "sequence"
     )
@@ -49,7 +49,7 @@ def _blocks(of: Examination) -> Iterator[Block]:
         yield group("What would tell more", bullets([*of.parting, *of.asks]))
 
 
-def _named(of: Examination) -> Iterator[tuple[str, str]]:
+def _beside_name(of: Examination) -> Iterator[tuple[str, str]]:
     """What is known of a cause beside its name."""
     first = of.explanations[0]
     if of.two is not None:

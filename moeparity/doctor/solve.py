@@ -26,8 +26,8 @@ _STEP = 0.02
 
 def with_numbers(case: Case, tried: Sequence[Tried], families: Mapping[str, Family]) -> list[Tried]:
     """The leading hypotheses with an open number, each with the plainest number that explains as much as any."""
-    found = (_solved(case, family, party, near) for family, party, near in _leading(case, tried, families))
-    return [each for each in found if each is not None]
+    runs = (_solved(case, family, party, near) for family, party, near in _leading(case, tried, families))
+    return [each for each in runs if each is not None]
 
 
 def _leading(
@@ -35,14 +35,14 @@ def _leading(
 ) -> Iterator[tuple[Family, Party, float]]:
     """Families that explain most at any number, for a party, and the number to start from."""
     along = [case.difference.along(each.simulated) for each in tried]
-    seen: dict[tuple[str, Party], None] = {}
+    leaders: dict[tuple[str, Party], None] = {}
     for index in case.difference.leading([each.simulated for each in tried]):
         hypothesis, party = tried[index].hypothesis, tried[index].party
         if along[index] < _LEADS * max(along):
             break
         if party is not None and hypothesis.family in families and families[hypothesis.family].is_solved:
-            seen[hypothesis.family, party] = None
-    for family, party in islice(seen, _SOLVED):
+            leaders[hypothesis.family, party] = None
+    for family, party in islice(leaders, _SOLVED):
         members = [each for each in tried if (each.hypothesis.family, each.party) == (family, party)]
         best = min(members, key=lambda each: float(((case.difference.d - each.simulated) ** 2).sum()))
         assert best.hypothesis.number is not None
@@ -55,8 +55,8 @@ def _solved(case: Case, family: Family, party: Party, near: float) -> Tried | No
 
     def remainder(hypothesis: Hypothesis) -> float:
         runs = sample.simulated([hypothesis], party)
-        left = float(((sample.difference.d - runs[0].simulated) ** 2).sum()) if runs else math.inf
-        return left if math.isfinite(left) else math.inf
+        remains = float(((sample.difference.d - runs[0].simulated) ** 2).sum()) if runs else math.inf
+        return remains if math.isfinite(remains) else math.inf
 
     candidates = solved(family, near, remainder)
     if not candidates:

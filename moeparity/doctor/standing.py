@@ -66,9 +66,9 @@ def same(a: Tried, b: Tried, legal: Tensor) -> bool:
     """Whether two hypotheses about one party make the same difference; `legal` is that with nothing wrong."""
     if a.party is None or a.party != b.party:
         return False
-    made = [each.simulated - legal for each in (a, b)]
-    size = min(float((x * x).sum()) for x in made)
-    return size > 0 and float(((made[0] - made[1]) ** 2).sum()) < SAME * size
+    effects = [each.simulated - legal for each in (a, b)]
+    size = min(float((x * x).sum()) for x in effects)
+    return size > 0 and float(((effects[0] - effects[1]) ** 2).sum()) < SAME * size
 
 
 def _best_numbers(case: Case, tried: Sequence[Tried]) -> list[Tried]:

@@ -44,15 +44,15 @@ def rewritten(tokens: TokenSet, sources: Sequence[Sequence[int]], prompts: Promp
     device = tokens.input_ids.device
     ids = torch.zeros(len(sources), length, dtype=torch.int64, device=device)
     real, mask = torch.zeros_like(ids, dtype=torch.bool), torch.zeros_like(ids, dtype=torch.bool)
-    kept: list[Tensor] = []
+    is_scored: list[Tensor] = []
     for row, (places, (first, last)) in enumerate(zip(sources, prompts.grid.spans, strict=True)):
         ids[row, : len(places)] = tokens.input_ids[row, first:last][list(places)]
         real[row, : len(places)] = True
         at = {place: index for index, place in enumerate(places)}
         scored = (tokens.loss_mask[row].nonzero()[:, 0] - first).tolist()
-        kept.append(torch.tensor([at.get(place, 0) > 0 for place in scored], dtype=torch.bool))
+        is_scored.append(torch.tensor([at.get(place, 0) > 0 for place in scored], dtype=torch.bool))
         mask[row, [at[place] for place in scored if at.get(place, 0) > 0]] = True
-    return Rewritten(replace(tokens, input_ids=ids, loss_mask=mask, attention_mask=real), torch.cat(kept))
+    return Rewritten(replace(tokens, input_ids=ids, loss_mask=mask, attention_mask=real), torch.cat(is_scored))
 
 
 def shifted(values: Tensor, by: int, sequence: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ def kept_mass(log_probs: Tensor, chosen: Tensor, cuts: Mapping[str, Cut]) -> dic
     ordered = log_probs.sort(-1, descending=True).values
     mass = ordered.exp()
     above = mass.cumsum(-1) - mass
-    kept: dict[str, Tensor] = {}
+    masses: dict[str, Tensor] = {}
     for name, cut in cuts.items():
         by, value = cut.by, cut.value
         if by == "top_k":
@@ -83,5 +83,5 @@ def kept_mass(log_probs: Tensor, chosen: Tensor, cuts: Mapping[str, Cut]) -> dic
             rule = above < value
         else:
             rule = mass >= value * mass[:, :1]
-        kept[name] = torch.where(rule | (ordered >= chosen[:, None]), mass, 0.0).sum(-1).log()
-    return kept
+        masses[name] = torch.where(rule | (ordered >= chosen[:, None]), mass, 0.0).sum(-1).log()
+    return masses

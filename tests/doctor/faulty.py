@@ -73,5 +73,5 @@ def cut_to(checkpoint: Path, ids: Tensor, top_k: int) -> Tensor:
     logprobs = torch.log_softmax(_model(checkpoint)(ids).logits[:, :-1].float(), -1)
     chosen = logprobs.gather(-1, ids[:, 1:, None])
     least = torch.minimum(logprobs.topk(top_k, -1).values[..., -1:], chosen)
-    kept = torch.where(logprobs >= least, logprobs, -torch.inf).logsumexp(-1, keepdim=True)
-    return (chosen - kept).squeeze(-1)
+    mass = torch.where(logprobs >= least, logprobs, -torch.inf).logsumexp(-1, keepdim=True)
+    return (chosen - mass).squeeze(-1)

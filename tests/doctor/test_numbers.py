@@ -32,7 +32,7 @@ def test_the_mask_of_padding_is_tried_where_there_is_padding(graph: Graph) -> No
 
 
 def test_what_a_number_has_to_be_is_not_tried(every: dict[str, Family]) -> None:
-    assert every["rope-base"].own == 10_000
+    assert every["rope-base"].nominal == 10_000
     assert 10_000 not in every["rope-base"].grid
     assert all(4 <= window < 24 for window in every["window"].grid)
 

@@ -61,8 +61,8 @@ def test_values_move_within_their_sequence() -> None:
 def test_truncations_keep_the_likeliest_tokens() -> None:
     logprobs = torch.tensor([[0.5, 0.3, 0.15, 0.05]], dtype=torch.float64).log()
     cuts = {by: Cut(by=by, value=value) for by, value in (("top_k", 2), ("top_p", 0.75), ("min_p", 0.4))}
-    kept = kept_mass(logprobs, logprobs[:, 0], cuts)
-    assert {name: round(float(mass.exp()), 9) for name, mass in kept.items()} == {
+    masses = kept_mass(logprobs, logprobs[:, 0], cuts)
+    assert {name: round(float(mass.exp()), 9) for name, mass in masses.items()} == {
         "top_k": 0.8,
         "top_p": 0.8,
         "min_p": 0.8,

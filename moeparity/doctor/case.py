@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from moeparity.doctor.bench import AS_RUN, Bench, Key
 from moeparity.doctor.engines import DEFAULTS, HERE, Engine, engines, shipped
 from moeparity.doctor.evidence import Batch, Evidence, Gathered, find, gathered
-from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis, runnable
+from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis
 from moeparity.doctor.judge import Difference
 from moeparity.doctor.report import Clue, Party
-from moeparity.doctor.scores import scores
 from moeparity.doctor.steps import recorded_steps
 from moeparity.errors import CheckpointError, GraphError, SpecError, Where
 from moeparity.inputs.model import Model, checked_tokens, open_model
@@ -23,7 +23,7 @@ from moeparity.inputs.tokens.tokenset import TokenSet
 from moeparity.inputs.weights.checkpoint import Checkpoint
 from moeparity.inputs.weights.fit import check
 from moeparity.logs.record import Sampling
-from moeparity.plan.bound import BoundGraph
+from moeparity.metrics.verdict import Interval
 from moeparity.plan.engine_profile import overrides
 from moeparity.plan.schedule.steps import MicroBatches, Schedule
 from moeparity.progress import Callback
@@ -31,7 +31,6 @@ from moeparity.progress import Callback
 LEGAL = ("hf-eager", "vllm", "megatron")
 """Profiles of engines that make no mistake; what lies between two of them is noise."""
 SEQUENCES = 64
-_AS_RUN = "as run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,57 +56,15 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
-    """A simulation: a hypothesis under a profile."""
-
-    profile: str
-    hypothesis: str
-
-
-@dataclass(slots=True)
-class Bench:
-    """All that simulates.
-
-    bases: the plans with nothing wrong, by profile, as engines run them. exact: the same in fp32. Hypotheses run in
-    fp32: what a mistake makes shows without the rounding noise of two simulations, which is as large as that of two
-    engines. steps: the recorded schedules of bases. scored: log P of all scored tokens in nats, fp64 [N], of what ran
-    so far.
-    """
-
-    model: Model
-    tokens: TokenSet
-    bases: Mapping[str, BoundGraph]
-    exact: Mapping[str, BoundGraph]
-    progress: Callback | None
-    steps: Mapping[str, Schedule | MicroBatches] = field(default_factory=dict)
-    scored: dict[Key, Tensor] = field(default_factory=dict)
-
-    def start(self) -> None:
-        """Run what has nothing wrong."""
-        plans = {Key(profile, _AS_RUN): plan for profile, plan in self.bases.items()}
-        exact = {Key(profile, AS_CONFIGURED.name): plan for profile, plan in self.exact.items()}
-        schedules = {Key(profile, _AS_RUN): steps for profile, steps in self.steps.items()}
-        self.scored |= scores(self.model, self.tokens, plans | exact, self.progress, schedules)
-
-    def score(self, hypotheses: Sequence[Hypothesis], profiles: Iterable[str]) -> None:
-        """Run hypotheses under profiles in one pass; what an op refuses is left out."""
-        plans = {
-            Key(profile, name): plan
-            for profile in dict.fromkeys(profiles)
-            for name, plan in runnable(hypotheses, self.exact[profile]).items()
-        }
-        self.scored |= scores(self.model, self.tokens, plans, self.progress)
-
-
-@dataclass(frozen=True, slots=True)
 class Tried:
     """A hypothesis about a party, with the difference, sampler minus trainer, that it makes: fp64 [N] in nats. Nobody
-    is the party if nothing is wrong.
+    is the party if nothing is wrong. number: the hypothesis' number with its interval, if it was solved for.
     """
 
     hypothesis: Hypothesis
     party: Party | None
     simulated: Tensor
+    number: Interval | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,12 +90,12 @@ class Case:
 
     def right(self, party: Party) -> Tensor:
         """The log-probabilities of a party with nothing wrong, at the mask tokens: fp64 [N] in nats."""
-        return self._scored(party, _AS_RUN)
+        return self._scored(party, AS_RUN)
 
     @property
     def legal(self) -> dict[str, Tensor]:
         """The same of engines that make no mistake, by profile."""
-        keys = [Key(name, _AS_RUN) for name in LEGAL]
+        keys = [Key(name, AS_RUN) for name in LEGAL]
         return {key.profile: self.bench.scored[key][self.mask] for key in keys if key in self.bench.scored}
 
     def tried(self, hypotheses: Iterable[Hypothesis]) -> list[Tried]:
@@ -171,6 +128,24 @@ class Case:
     def exact_difference(self) -> Tensor:
         """Sampler minus trainer in fp32, fp64 [N] in nats: what their settings make, without any rounding."""
         return self._scored("sampler", AS_CONFIGURED.name) - self._scored("trainer", AS_CONFIGURED.name)
+
+    def first(self, sequences: int) -> Case:
+        """The case of the first sequences alone."""
+        bench = self.bench.first(sequences)
+        mask = self.mask[: int(bench.tokens.loss_mask.sum())]
+        count = int(mask.sum())
+        return replace(
+            self,
+            bench=bench,
+            mask=mask,
+            recorded={party: values[:count] for party, values in self.recorded.items()},
+            difference=Difference(d=self.difference.d[:count], sequence=self.difference.sequence[:count]),
+        )
+
+    def simulated(self, hypotheses: Sequence[Hypothesis], party: Party) -> list[Tried]:
+        """Those of the hypotheses that can be run, run for a party."""
+        self.bench.score(hypotheses, [self.request.profile(party)])
+        return [each for each in self.tried(hypotheses) if each.party == party]
 
     def _scored(self, party: Party, name: str) -> Tensor:
         return self.bench.scored[Key(self.request.profile(party), name)][self.mask]
@@ -233,7 +208,7 @@ def _bench(
 def _refuse_unable(bench: Bench, of_party: Mapping[Party, Engine]) -> None:
     """Raises SpecError for an engine whose ops refuse these tokens."""
     for party, engine in of_party.items():
-        if any(Key(engine.name, kind) not in bench.scored for kind in (_AS_RUN, AS_CONFIGURED.name)):
+        if any(Key(engine.name, kind) not in bench.scored for kind in (AS_RUN, AS_CONFIGURED.name)):
             raise SpecError(
                 f"doctor: {engine.name} ({engine.by}) can't run on these tokens: one of its ops refuses. Name another "
                 f"profile with --{party}."

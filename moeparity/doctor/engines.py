@@ -16,7 +16,8 @@ from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import Profile, load_profile
 from moeparity.plan.graph import Graph
 from moeparity.plan.rule import Rule
-from moeparity.plan.schedule.steps import MicroBatches, Schedule
+from moeparity.plan.schedule.cases import Case
+from moeparity.plan.schedule.steps import FORWARD, MicroBatches, Schedule
 from moeparity.plan.schedule.token_grid import TokenGrid
 from moeparity.plan.sides import bound_side, cases_of, phases_of, walked
 from moeparity.plan.spec.scheduling import Scheduling
@@ -26,6 +27,7 @@ from moeparity.profiles.launch import read
 DEFAULTS: Final[dict[Party, str]] = {"sampler": "vllm", "trainer": "hf-eager"}
 BY_DEFAULT: Final = "by default"
 HERE: Final = Where(Path("doctor"))
+_IN_STEPS: Final[tuple[Case, ...]] = (FORWARD, "prefill", "chunk")
 _ROLES: Final[dict[Party, tuple[str, ...]]] = {"sampler": ("server", "rollout"), "trainer": ("trainer",)}
 
 
@@ -46,9 +48,11 @@ class Engine:
         return bound_side(graph, self.variant, self.profile, dtype, HERE, over=rules).plan
 
     def exact(self, graph: Graph, rules: tuple[Rule, ...]) -> BoundGraph:
-        """The same in fp32 on one rank: its settings and none of its rounding. Raises SpecError, GraphError."""
+        """The same in fp32 on one rank, for whole sequences and for prompts with their responses behind them: its
+        settings and none of its rounding. Raises SpecError, GraphError.
+        """
         alone = self.variant.model_copy(update={"dtype": "fp32", "placement": Placement(), "micro_batch": MICRO_BATCH})
-        return bound_side(graph, alone, self.profile, "fp32", HERE, over=rules).plan
+        return bound_side(graph, alone, self.profile, "fp32", HERE, over=rules, phases=_IN_STEPS).plan
 
     def on_steps(
         self, file: Path, graph: Graph, grid: TokenGrid, dtype: str, rules: tuple[Rule, ...]

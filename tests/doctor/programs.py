@@ -85,13 +85,19 @@ def scored(
 
 
 def log(
-    path: Path, ids: torch.Tensor, sampler: torch.Tensor | None, trainer: torch.Tensor | None, **further: Any
+    path: Path,
+    ids: torch.Tensor,
+    sampler: torch.Tensor | None,
+    trainer: torch.Tensor | None,
+    *,
+    prompt: int = 1,
+    **further: Any,
 ) -> Path:
     """A log in moeparity's own format."""
     columns = {"logprobs": sampler, "trainer_logprobs": trainer}
     with path.open("w", encoding="utf-8") as file:
         for i, row in enumerate(ids.tolist()):
-            record = {"id": str(i), "input_ids": row, "mask": [0] + [1] * (len(row) - 1), **further}
+            record = {"id": str(i), "input_ids": row, "mask": [0] * prompt + [1] * (len(row) - prompt), **further}
             record |= {name: [None, *values[i].tolist()] for name, values in columns.items() if values is not None}
             file.write(json.dumps(record) + "\n")
     return path

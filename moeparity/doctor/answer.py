@@ -188,15 +188,15 @@ def _answer(
 
 def fits(tried: Tried, explanation: Explanation, sizes: Sizes) -> bool:
     """Whether a hypothesis surely explains anything, makes as much as was recorded, not a part or a multiple, and
-    surely explains half or leaves no more than noise. A number that was fitted has a slope of 1 whatever is wrong, so
-    with one it has to do both.
+    surely explains nearly all or leaves no more than noise: of a model that talks nonsense, another nonsense explains
+    more than half. A number that was fitted has a slope of 1 whatever is wrong, so with one it has to explain half too.
     """
     share, slope = explanation.share, explanation.slope
     if not (share.low > 0 and slope.low > LOW_SLOPE and slope.high < HIGH_SLOPE):
         return False
     if tried.hypothesis.number is not None:
         return share.low > LEAST and sizes.leaves_noise
-    return share.low > LEAST or sizes.leaves_noise
+    return share.low > ALL or sizes.leaves_noise
 
 
 def _blame(

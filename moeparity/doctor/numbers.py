@@ -21,7 +21,7 @@ FACTORS = (0.7, 1.4)
 _SHORTEST = 4
 """Nobody's window is shorter."""
 _BASES = (1e3, 3e3, 1e4, 3e4, 1e5, 2e5, 5e5, 1e6, 3e6, 1e7, 3e7)
-_EPS = (0.0, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
+_EPS = (0.0, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 GRIDS = {"rope-base": _BASES, "norm-eps": _EPS}
 """Where a number may be off by decades."""
 LEFT_OUT = {

@@ -12,7 +12,10 @@ from moeparity.errors import display_path
 
 Evidence = Annotated[
     list[Path],
-    typer.Argument(help="Logs of log-probabilities and checkpoint folders, or a folder that holds such."),
+    typer.Argument(
+        help="What a run left: logs of log-probabilities, checkpoints, launch files or resolved arguments, a server's "
+        "steps, traces, fingerprints of weights, ranks' journals; or a folder that holds such."
+    ),
 ]
 Checkpoint = Annotated[
     Path | None, typer.Option(help="The weights that both sides were to have, if the evidence holds several.")
@@ -20,25 +23,36 @@ Checkpoint = Annotated[
 Previous = Annotated[
     Path | None, typer.Option(help="The weights before the last update: stale parts are looked for among them.")
 ]
-Sampler = Annotated[str, typer.Option(metavar="PROFILE", help="The engine that sampled.")]
-Trainer = Annotated[str, typer.Option(metavar="PROFILE", help="The engine that scored.")]
+Sampler = Annotated[
+    str | None,
+    typer.Option(metavar="PROFILE", help="The engine that sampled, where no launch file says it; vllm by default."),
+]
+Trainer = Annotated[
+    str | None,
+    typer.Option(metavar="PROFILE", help="The engine that scored, where no launch file says it; hf-eager by default."),
+]
+TrainerLog = Annotated[
+    list[Path] | None,
+    typer.Option(help="A log of the trainer's side alone, joined to the sampler's by id; may be repeated."),
+]
 Sequences = Annotated[int, typer.Option(min=2, help="How many sequences of the log are simulated.")]
-Every = Annotated[bool, typer.Option("--all", help="Simulate although the log alone names a cause.")]
+Every = Annotated[bool, typer.Option("--all", help="Simulate although a file alone names a cause.")]
 
 
 def doctor(
     evidence: Evidence,
     checkpoint: Checkpoint = None,
     previous: Previous = None,
-    sampler: Sampler = "vllm",
-    trainer: Trainer = "hf-eager",
+    sampler: Sampler = None,
+    trainer: Trainer = None,
+    trainer_log: TrainerLog = None,
     sequences: Sequences = 64,
     every: Every = False,
     device: Device = "auto",
     json: Json = None,
     html: Html = None,
 ) -> None:
-    """What is wrong with a run, from its log and its checkpoints.
+    """What is wrong with a run, from what it left behind: logs, checkpoints, launch files and more.
 
     Exit code 0 noise, or what the profiles legally differ in; 1 a cause, or more than noise; 2 the evidence could not
     be used; 3 undecided.
@@ -54,6 +68,7 @@ def doctor(
         previous=previous,
         sampler=sampler,
         trainer=trainer,
+        trainer_logs=tuple(trainer_log or ()),
         sequences=sequences,
         every=every,
         device=device,

@@ -147,7 +147,7 @@ def _logs(path: Path, progress: Callback | None) -> tuple[LogReport, tuple[Findi
 
     log_check = reader.read_log_check(path)
     report = measure_check(log_check, Where(path), progress=progress)
-    return report, log_findings(log_check.expect, report)
+    return report, log_findings(log_check.expect, report, Where(path))
 
 
 def junit(results: Sequence[Checked]) -> str:

@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
+from moeparity.doctor.asks import asks
 from moeparity.doctor.case import Case, Tried
-from moeparity.doctor.evidence import Evidence
+from moeparity.doctor.evidence import Gathered
+from moeparity.doctor.evidence_lines import aside_lines, evidence_lines
 from moeparity.doctor.hypotheses import AS_CONFIGURED
-from moeparity.doctor.judge import Difference, Ranking, legal_sizes, ranked
-from moeparity.doctor.report import BEYOND, Answer, Examination, Explanation, Record
-from moeparity.errors import counted, display_path
+from moeparity.doctor.judge import Difference, legal_sizes
+from moeparity.doctor.noise import noise
+from moeparity.doctor.pairs import best_pair
+from moeparity.doctor.parting import parting
+from moeparity.doctor.report import BEYOND, Answer, Clue, Examination, Explanation, Record, Two
+from moeparity.doctor.standing import Standing, standing
+from moeparity.doctor.whereabouts import whereabouts
 from moeparity.metrics.verdict import Interval
-from moeparity.output.words import enumerated, few
 from moeparity.search.blame import Blame, Part
 
+ALL = 0.9
+"""What surely explains so much leaves nothing to look for."""
 LEAST = 0.5
 """Two differences have one cause if one explains so much of the other."""
 LOW_SLOPE, HIGH_SLOPE = 0.4, 1.6
 """The slope of a true cause is 1; by its whole interval it lies between these."""
 _SHOWN = 6
-_STRANGERS = 4
-
-
-def ranking(difference: Difference, tried: Sequence[Tried]) -> Ranking:
-    """The hypotheses by what they explain; of two with the same bits, the one with less wrong."""
-    return ranked(difference, [each.simulated for each in tried], [len(each.hypothesis.plants) for each in tried])
 
 
 def of_other_weights(case: Case) -> bool:
@@ -41,23 +43,43 @@ def of_other_weights(case: Case) -> bool:
     return beyond and of_sampler.share(off["trainer"]).low > LEAST
 
 
+def explains_all(case: Case, tried: Sequence[Tried]) -> bool:
+    """Whether one hypothesis surely explains all but noise, as it is, and no other one does."""
+    stand = standing(case, tried)
+    remainder = case.difference.mean((case.difference.d - stand.first.simulated).abs())
+    slope = case.difference.slope(stand.first.simulated)
+    is_whole = slope.low > LOW_SLOPE and slope.high < HIGH_SLOPE and not stand.rivals
+    leaves_noise = remainder.high < BEYOND * legal_sizes(case.legal)[0]
+    return is_whole and leaves_noise and case.difference.share(stand.first.simulated).low > ALL
+
+
 def answered(case: Case, tried: Sequence[Tried], logged: tuple[str, ...]) -> Examination:
     """The examination of a case after some hypotheses were tried; `logged` are causes that the log alone names."""
     legal, legal_pair = legal_sizes(case.legal)
-    size = case.difference.mean(case.difference.d.abs())
-    order = ranking(case.difference, tried)
-    best = [tried[index] for index in order.order[:_SHOWN]]
-    explanations = tuple(_explanation(case.difference, each) for each in best)
-    rivals = tuple(_called(tried[index]) for index in order.rivals)
-    answer = _answer(case, tried, order, explanations[0], size, legal, logged)
-    asks = tuple(_asks(case, answer))
+    stand = standing(case, tried)
+    sizes = Sizes(
+        size=case.difference.mean(case.difference.d.abs()),
+        remainder=case.difference.mean((case.difference.d - stand.first.simulated).abs()),
+        legal=legal,
+    )
+    explanations = tuple(_explanation(case.difference, each) for each in stand.order[:_SHOWN])
+    alike = tuple(each.hypothesis.name for each in stand.alike)
+    explanations = (replace(explanations[0], alike=alike), *explanations[1:])
+    rivals = tuple(map(_called, stand.rivals))
+    answer = _answer(case, stand, explanations[0], sizes, logged, len(tried))
+    two = _two(case, stand, sizes) if answer in {"named", "undecided", "not explained"} else None
+    if two is not None:
+        answer = "named"
+    wants = tuple(asks(case, answer))
     return Examination(
         answer=answer,
-        blame=_blame(answer, explanations, rivals, logged, asks),
-        evidence=tuple(_evidence(case)),
+        blame=_blame(answer, explanations, two, rivals, causes(case.clues, logged), wants),
+        evidence=tuple(evidence_lines(Gathered(case.evidence, case.of_log), case.engines)),
+        aside=tuple(aside_lines(case.evidence)),
+        clues=case.clues,
         records=_records(case),
-        size=size,
-        left=case.difference.mean((case.difference.d - best[0].simulated).abs()),
+        size=sizes.size,
+        left=sizes.remainder,
         legal=legal,
         legal_pair=legal_pair,
         logged=logged,
@@ -66,64 +88,146 @@ def answered(case: Case, tried: Sequence[Tried], logged: tuple[str, ...]) -> Exa
         tried=len(tried),
         sequences=int(torch.unique(case.difference.sequence).numel()),
         tokens=case.difference.d.numel(),
-        asks=asks,
+        asks=wants,
+        two=two,
+        parting=() if two is not None or answer in {"noise", "as configured"} else parting(case, stand),
+        where=whereabouts(case),
+        noise=noise([values[case.mask] for values in case.bench.engines], case.difference.d),
     )
 
 
+def at_once(material: Gathered, clues: tuple[Clue, ...]) -> Examination:
+    """The examination of evidence in which a file alone names the cause: nothing is simulated."""
+    of_log = material.of_log
+    recorded, sequence = of_log.recorded, of_log.sequence
+    apart = Difference(d=torch.full(sequence.shape, torch.nan, dtype=torch.float64), sequence=sequence)
+    if recorded.keys() == {"sampler", "trainer"}:
+        apart = replace(apart, d=(recorded["sampler"] - recorded["trainer"])[of_log.mask])
+    size = apart.mean(apart.d.abs())
+    return Examination(
+        answer="found",
+        blame=Blame(kind="one", named=causes(clues, ()), confidence="sure"),
+        evidence=tuple(evidence_lines(material, {})),
+        aside=tuple(aside_lines(material.evidence)),
+        clues=clues,
+        records=(),
+        size=size,
+        left=size,
+        legal=math.nan,
+        legal_pair=(),
+        logged=(),
+        explanations=(),
+        rivals=(),
+        tried=0,
+        sequences=int(torch.unique(sequence).numel()),
+        tokens=sequence.numel(),
+        asks=(),
+    )
+
+
+def _two(case: Case, stand: Standing, sizes: Sizes) -> Two | None:
+    """Two causes at once, where one leaves more than noise, two leave no more, and both surely act as they are."""
+    if sizes.remainder.low < BEYOND * sizes.legal:
+        return None
+    pair = best_pair(case, stand)
+    if pair is None or not pair.is_sure:
+        return None
+    share = case.difference.share(pair.simulated)
+    remainder = case.difference.mean((case.difference.d - pair.simulated).abs())
+    if not all(slope.low > LOW_SLOPE and slope.high < HIGH_SLOPE for slope in pair.slopes):
+        return None
+    if share.low < LEAST or remainder.low > BEYOND * sizes.legal:
+        return None
+    first, second = (
+        replace(_explanation(case.difference, each), slope=slope)
+        for each, slope in zip(pair.members, pair.slopes, strict=True)
+    )
+    return Two(causes=(first, second), share=share)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Mean |d| in nats per token: as recorded, as the first hypothesis leaves it, between engines without a mistake."""
+
+    size: Interval
+    remainder: Interval
+    legal: float
+
+    @property
+    def leaves_noise(self) -> bool:
+        """Whether what is left may be noise."""
+        return self.remainder.low < BEYOND * self.legal
+
+
 def _answer(
-    case: Case,
-    tried: Sequence[Tried],
-    order: Ranking,
-    first: Explanation,
-    size: Interval,
-    legal: float,
-    logged: tuple[str, ...],
+    case: Case, stand: Standing, first: Explanation, sizes: Sizes, logged: tuple[str, ...], tried: int
 ) -> Answer:
     if of_other_weights(case):
         return "wrong checkpoint"
-    if logged and len(tried) == 1:
+    if tried == 1 and any(clue.cause for clue in case.clues):
+        return "found"
+    if logged and tried == 1:
         return "logged"
     if not bool(case.difference.d.any()):
         return "noise"
-    contenders = [tried[index].hypothesis for index in (order.order[0], *order.rivals)]
-    noise, beyond = size.high < BEYOND * legal, size.low > BEYOND * legal
-    if AS_CONFIGURED in contenders:
+    is_small, beyond = sizes.size.high < BEYOND * sizes.legal, sizes.size.low > BEYOND * sizes.legal
+    if AS_CONFIGURED in [each.hypothesis for each in stand.contenders]:
         configured = case.difference.share(case.legal_difference)
         if configured.low > LEAST:
             return "as configured"
         # What explains half in truth would surely explain more than nothing.
-        if noise and not first.share.high > LEAST:
+        if is_small and not first.share.high > LEAST:
             return "noise"
         return "not explained" if beyond and first.share.high < LEAST else "undecided"
-    if not _fits(first):
+    if not fits(stand.first, first, sizes):
         # What explains something, or may explain half, may be a part of the cause.
         explains = first.share.low > 0 or first.share.high > LEAST
         return "not explained" if beyond and not explains else "undecided"
-    return "undecided" if order.rivals else "named"
+    return "undecided" if stand.rivals else "named"
 
 
-def _fits(first: Explanation) -> bool:
-    """Whether a hypothesis surely explains anything, and makes as much as was recorded, not a part or a multiple."""
-    return first.share.low > 0 and first.slope.low > LOW_SLOPE and first.slope.high < HIGH_SLOPE
+def fits(tried: Tried, explanation: Explanation, sizes: Sizes) -> bool:
+    """Whether a hypothesis surely explains anything, makes as much as was recorded, not a part or a multiple, and
+    surely explains nearly all or leaves no more than noise: of a model that talks nonsense, another nonsense explains
+    more than half. A number that was fitted has a slope of 1 whatever is wrong, so with one it has to explain half too.
+    """
+    share, slope = explanation.share, explanation.slope
+    if not (share.low > 0 and slope.low > LOW_SLOPE and slope.high < HIGH_SLOPE):
+        return False
+    if tried.hypothesis.number is not None:
+        return share.low > LEAST and sizes.leaves_noise
+    return share.low > ALL or sizes.leaves_noise
 
 
 def _blame(
     answer: Answer,
     explanations: Sequence[Explanation],
+    two: Two | None,
     rivals: tuple[str, ...],
     logged: tuple[str, ...],
-    asks: tuple[str, ...],
+    wants: tuple[str, ...],
 ) -> Blame:
     first = explanations[0]
+    if two is not None:
+        parts = tuple(
+            Part(name=each.name, part=each.share.estimate, low=each.share.low, high=each.share.high)
+            for each in two.causes
+        )
+        return Blame(kind="culprits", named=tuple(each.name for each in two.causes), parts=parts, confidence="sure")
     if answer == "named":
         share = first.share
         part = Part(name=first.name, part=share.estimate, low=share.low, high=share.high)
-        return Blame(kind="one", named=(first.name,), parts=(part,), confidence="sure")
-    if answer == "logged":
+        return Blame(kind="one", named=(first.name,), parts=(part,), confidence="sure", alternatives=first.alike)
+    if answer in {"logged", "found"}:
         return Blame(kind="one", named=logged, confidence="sure")
     if answer in {"noise", "as configured"}:
         return Blame(kind="nobody", confidence="sure")
-    return Blame(kind="undecided", alternatives=rivals, would_decide=asks[0] if asks else "")
+    return Blame(kind="undecided", alternatives=rivals, would_decide=wants[0] if wants else "")
+
+
+def causes(clues: Sequence[Clue], logged: tuple[str, ...]) -> tuple[str, ...]:
+    """What files name by themselves; where none does, what the log names."""
+    return tuple(clue.cause for clue in clues if clue.cause) or logged
 
 
 def _explanation(difference: Difference, tried: Tried) -> Explanation:
@@ -136,6 +240,7 @@ def _explanation(difference: Difference, tried: Tried) -> Explanation:
         slope=difference.slope(tried.simulated),
         size=float(tried.simulated.abs().mean()),
         change=hypothesis.change,
+        number=tried.number,
     )
 
 
@@ -153,47 +258,3 @@ def _records(case: Case) -> tuple[Record, ...]:
         )
         for party, values in case.recorded.items()
     )
-
-
-def _evidence(case: Case) -> list[str]:
-    """What there is and what it was taken for, in three lines, and what was taken for nothing."""
-    evidence, difference = case.evidence, case.difference
-    sequences = counted(int(torch.unique(difference.sequence).numel()), "sequence")
-    log = few([display_path(path) for path in evidence.logs], 2)
-    lines = [
-        f"{log}: {difference.d.numel():,} tokens of {sequences}, recorded by {enumerated([*case.recorded])}",
-        f"{display_path(evidence.checkpoint)}: the weights that both sides were to have",
-    ]
-    lines.append(
-        "no checkpoint of the weights before the update"
-        if evidence.previous is None
-        else f"{display_path(evidence.previous)}: the weights before the update"
-    )
-    return [*lines, *_aside(evidence)]
-
-
-def _aside(evidence: Evidence) -> list[str]:
-    if not evidence.strangers:
-        return []
-    names = few([display_path(path) for path, _ in evidence.strangers], _STRANGERS)
-    return [f"not taken for evidence: {names}"]
-
-
-def _asks(case: Case, answer: Answer) -> list[str]:
-    """What is missing, most informative first."""
-    if answer in {"named", "as configured", "logged"}:
-        return []
-    asks = [
-        f"log-probabilities that the {party} recorded: they tell on which side it goes wrong"
-        for party in ("sampler", "trainer")
-        if party not in case.recorded
-    ]
-    if case.evidence.previous is None:
-        asks.append("--previous FOLDER, the weights before the update: it settles whether a part of them is stale")
-    if answer == "undecided" and not math.isinf(case.difference.mean(case.difference.d).high):
-        asks.append("more sequences (--sequences, or a larger log): intervals are over sequences")
-    asks.append(
-        f"--sampler and --trainer, the profiles of your two engines (`moeparity show engines`): what these legally "
-        f"differ in is then no longer in the way (simulated: {case.request.sampler} and {case.request.trainer})"
-    )
-    return asks

@@ -3,104 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from moeparity.doctor.evidence import Batch, Evidence, batch, find
-from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis, runnable
+from moeparity.doctor.bench import AS_RUN, Bench, Key
+from moeparity.doctor.engines import DEFAULTS, HERE, Engine, engines, shipped
+from moeparity.doctor.evidence import Batch, Evidence, Gathered, find, gathered
+from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis
 from moeparity.doctor.judge import Difference
-from moeparity.doctor.report import Party
-from moeparity.doctor.scores import scores
-from moeparity.errors import CheckpointError, GraphError, LogError, SpecError, Where
+from moeparity.doctor.report import Clue, Party
+from moeparity.doctor.steps import recorded_steps
+from moeparity.errors import CheckpointError, GraphError, SpecError, Where
 from moeparity.inputs.model import Model, checked_tokens, open_model
 from moeparity.inputs.tokens.tokenset import TokenSet
 from moeparity.inputs.weights.checkpoint import Checkpoint
 from moeparity.inputs.weights.fit import check
 from moeparity.logs.record import Sampling
-from moeparity.plan.bind import bind
-from moeparity.plan.bound import BoundGraph
-from moeparity.plan.engine_profile import load_profile, overrides
+from moeparity.metrics.verdict import Interval
+from moeparity.plan.engine_profile import overrides
+from moeparity.plan.schedule.steps import MicroBatches, Schedule
 from moeparity.progress import Callback
 
 LEGAL = ("hf-eager", "vllm", "megatron")
 """Profiles of engines that make no mistake; what lies between two of them is noise."""
 SEQUENCES = 64
-_HERE = Where(Path("doctor"))
-_AS_RUN = "as run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What to examine. sampler, trainer: the profiles of the two parties. sequences: how many of the log are simulated.
-    every: simulate even if the log alone names a cause.
+    """What to examine. sampler, trainer: the profiles of the two parties; None: as launch files say, else the default.
+    trainer_logs: logs of the trainer's alone. sequences: how many of the log are simulated. every: simulate even if
+    some file alone names a cause.
     """
 
     evidence: tuple[Path, ...]
     checkpoint: Path | None = None
     previous: Path | None = None
-    sampler: str = "vllm"
-    trainer: str = "hf-eager"
+    sampler: str | None = None
+    trainer: str | None = None
+    trainer_logs: tuple[Path, ...] = ()
     sequences: int = SEQUENCES
     every: bool = False
     device: str = "auto"
 
     def profile(self, party: Party) -> str:
-        """The profile of a party."""
-        return self.sampler if party == "sampler" else self.trainer
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """A simulation: a hypothesis under a profile."""
-
-    profile: str
-    hypothesis: str
-
-
-@dataclass(slots=True)
-class Bench:
-    """All that simulates.
-
-    bases: the plans with nothing wrong, by profile, as engines run them. exact: the same in fp32. Hypotheses run in
-    fp32: what a mistake makes shows without the rounding noise of two simulations, which is as large as that of two
-    engines. scored: log P of all scored tokens in nats, fp64 [N], of what ran so far.
-    """
-
-    model: Model
-    tokens: TokenSet
-    bases: Mapping[str, BoundGraph]
-    exact: Mapping[str, BoundGraph]
-    progress: Callback | None
-    scored: dict[Key, Tensor] = field(default_factory=dict)
-
-    def start(self) -> None:
-        """Run what has nothing wrong."""
-        plans = {Key(profile, _AS_RUN): plan for profile, plan in self.bases.items()}
-        exact = {Key(profile, AS_CONFIGURED.name): plan for profile, plan in self.exact.items()}
-        self.scored |= scores(self.model, self.tokens, plans | exact, self.progress)
-
-    def score(self, hypotheses: Sequence[Hypothesis], profiles: Iterable[str]) -> None:
-        """Run hypotheses under profiles in one pass; what an op refuses is left out."""
-        plans = {
-            Key(profile, name): plan
-            for profile in dict.fromkeys(profiles)
-            for name, plan in runnable(hypotheses, self.exact[profile]).items()
-        }
-        self.scored |= scores(self.model, self.tokens, plans, self.progress)
+        """The profile of a party, by the name that reports have for it."""
+        return (self.sampler if party == "sampler" else self.trainer) or DEFAULTS[party]
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
     """A hypothesis about a party, with the difference, sampler minus trainer, that it makes: fp64 [N] in nats. Nobody
-    is the party if nothing is wrong.
+    is the party if nothing is wrong. number: the hypothesis' number with its interval, if it was solved for.
     """
 
     hypothesis: Hypothesis
     party: Party | None
     simulated: Tensor
+    number: Interval | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +72,9 @@ class Case:
     """Records, and the bench.
 
     recorded: log P by party, fp64 [N], at the tokens of `mask`, the scored tokens at which every party that recorded
-    anything did so. difference: sampler minus trainer there; a party without a record is taken as simulated.
+    anything did so. difference: sampler minus trainer there; a party without a record is taken as simulated. engines:
+    how each party computes. notes: what became of evidence that the simulation takes, in sentences. clues: what files
+    tell by themselves.
     """
 
     request: Request
@@ -118,15 +84,18 @@ class Case:
     mask: Tensor
     recorded: Mapping[Party, Tensor]
     difference: Difference
+    engines: Mapping[Party, Engine]
+    notes: tuple[str, ...] = ()
+    clues: tuple[Clue, ...] = ()
 
     def right(self, party: Party) -> Tensor:
         """The log-probabilities of a party with nothing wrong, at the mask tokens: fp64 [N] in nats."""
-        return self._scored(party, _AS_RUN)
+        return self._scored(party, AS_RUN)
 
     @property
     def legal(self) -> dict[str, Tensor]:
         """The same of engines that make no mistake, by profile."""
-        keys = [Key(name, _AS_RUN) for name in LEGAL]
+        keys = [Key(name, AS_RUN) for name in LEGAL]
         return {key.profile: self.bench.scored[key][self.mask] for key in keys if key in self.bench.scored}
 
     def tried(self, hypotheses: Iterable[Hypothesis]) -> list[Tried]:
@@ -153,51 +122,118 @@ class Case:
         as_run = self.right("sampler") - self.right("trainer")
         if self.difference.share(as_run).low > 0:
             return as_run
+        return self.exact_difference
+
+    @property
+    def exact_difference(self) -> Tensor:
+        """Sampler minus trainer in fp32, fp64 [N] in nats: what their settings make, without any rounding."""
         return self._scored("sampler", AS_CONFIGURED.name) - self._scored("trainer", AS_CONFIGURED.name)
+
+    def first(self, sequences: int) -> Case:
+        """The case of the first sequences alone."""
+        bench = self.bench.first(sequences)
+        mask = self.mask[: int(bench.tokens.loss_mask.sum())]
+        count = int(mask.sum())
+        return replace(
+            self,
+            bench=bench,
+            mask=mask,
+            recorded={party: values[:count] for party, values in self.recorded.items()},
+            difference=Difference(d=self.difference.d[:count], sequence=self.difference.sequence[:count]),
+        )
+
+    def simulated(self, hypotheses: Sequence[Hypothesis], party: Party) -> list[Tried]:
+        """Those of the hypotheses that can be run, run for a party."""
+        self.bench.score(hypotheses, [self.request.profile(party)])
+        return [each for each in self.tried(hypotheses) if each.party == party]
 
     def _scored(self, party: Party, name: str) -> Tensor:
         return self.bench.scored[Key(self.request.profile(party), name)][self.mask]
 
 
-def opened(request: Request, progress: Callback | None = None) -> Case:
+def gather(request: Request) -> Gathered:
+    """The evidence, and the tokens of its logs. Raises MoeparityError without a log or a checkpoint."""
+    evidence = find(request.evidence, request.checkpoint, request.previous, request.trainer_logs)
+    return gathered(evidence, request.sequences)
+
+
+def opened(request: Request, material: Gathered, progress: Callback | None = None) -> Case:
     """The case of some evidence, with every profile simulated as configured.
 
-    Raises MoeparityError for evidence that can't be used: no log, no checkpoint, tokens outside the vocabulary, or
-    profiles that do not fit the model.
+    Raises MoeparityError for evidence that can't be used: tokens outside the vocabulary, or named profiles that do not
+    fit the model.
     """
-    evidence = find(request.evidence, request.checkpoint, request.previous)
-    of_log = batch(evidence, request.sequences)
+    evidence, of_log = material.evidence, material.of_log
     model = open_model(evidence.checkpoint, device=request.device, progress=progress)
     if evidence.previous is not None:
         _refuse_unfit(evidence.previous, model)
     tokens = _on_device(of_log.tokens, model, Where(evidence.logs[0]))
-    bases = _bases(request, model, of_log.sampling, model.dtype, LEGAL)
-    bench = Bench(model, tokens, bases, _bases(request, model, of_log.sampling, "fp32", ()), progress)
+    profiles: dict[Party, str | None] = {"sampler": request.sampler, "trainer": request.trainer}
+    of_party, aside = engines(profiles, evidence.launches, evidence.checkpoint, model.graph, model.dtype)
+    evidence = replace(evidence, strangers=(*evidence.strangers, *aside))
+    bench, parties, notes = _bench(evidence, of_log, model, tokens, of_party, progress)
     bench.start()
-    return _case(request, evidence, of_log, bench)
+    request = replace(request, sampler=parties["sampler"].name, trainer=parties["trainer"].name)
+    _refuse_unable(bench, parties)
+    return _case(request, evidence, of_log, bench, parties, notes)
 
 
-def _case(request: Request, evidence: Evidence, of_log: Batch, bench: Bench) -> Case:
-    scored_mask = of_log.tokens.loss_mask
-    columns: dict[Party, Tensor | None] = {
-        "sampler": of_log.tokens.logprobs,
-        "trainer": of_log.tokens.trainer_logprobs,
-    }
-    recorded = {party: values[scored_mask] for party, values in columns.items() if values is not None}
-    recorded = {party: values for party, values in recorded.items() if bool(values.isfinite().any())}
-    mask = torch.ones(int(scored_mask.sum()), dtype=torch.bool)
-    for values in recorded.values():
-        mask &= values.isfinite()
-    if not bool(mask.any()):
-        raise LogError(f"{Where(evidence.logs[0])}: no token has a log-probability of every side that recorded any.")
+def _bench(
+    evidence: Evidence,
+    of_log: Batch,
+    model: Model,
+    tokens: TokenSet,
+    of_party: Mapping[Party, Engine],
+    progress: Callback | None,
+) -> tuple[Bench, Mapping[Party, Engine], tuple[str, ...]]:
+    """The bench, the engines by the names that its plans have, and what became of a server's recorded steps."""
+    rules = overrides(_temperature(of_log.sampling), HERE)
+    steps, note = recorded_steps(evidence, of_log, of_party["sampler"], model, rules)
+    if steps is not None:
+        sampler = replace(of_party["sampler"], name=f"{of_party['sampler'].name} on its recorded steps")
+        of_party = {**of_party, "sampler": sampler}
+    parties = {engine.name: engine for engine in of_party.values()}
+    bases = {name: engine.plan(model.graph, model.dtype, rules) for name, engine in parties.items()}
+    exact = {name: engine.exact(model.graph, rules) for name, engine in parties.items()}
+    for name in LEGAL:
+        if name not in bases:
+            with suppress(SpecError, GraphError):
+                bases[name] = shipped(name, "").plan(model.graph, model.dtype, rules)
+    schedules: dict[str, Schedule | MicroBatches] = {}
+    if steps is not None:
+        bases[sampler.name], schedules[sampler.name] = steps
+    return Bench(model, tokens, bases, exact, progress, schedules), of_party, (note,) if note else ()
+
+
+def _refuse_unable(bench: Bench, of_party: Mapping[Party, Engine]) -> None:
+    """Raises SpecError for an engine whose ops refuse these tokens."""
+    for party, engine in of_party.items():
+        if any(Key(engine.name, kind) not in bench.scored for kind in (AS_RUN, AS_CONFIGURED.name)):
+            raise SpecError(
+                f"doctor: {engine.name} ({engine.by}) can't run on these tokens: one of its ops refuses. Name another "
+                f"profile with --{party}."
+            )
+
+
+def _case(
+    request: Request,
+    evidence: Evidence,
+    of_log: Batch,
+    bench: Bench,
+    of_party: Mapping[Party, Engine],
+    notes: tuple[str, ...],
+) -> Case:
+    mask = of_log.mask
     case = Case(
         request=request,
         evidence=evidence,
         of_log=of_log,
         bench=bench,
         mask=mask,
-        recorded={party: values[mask] for party, values in recorded.items()},
-        difference=Difference(d=torch.empty(0), sequence=scored_mask.nonzero()[:, 0][mask]),
+        recorded={party: values[mask] for party, values in of_log.recorded.items()},
+        difference=Difference(d=torch.empty(0), sequence=of_log.sequence),
+        engines=of_party,
+        notes=notes,
     )
     sides = [case.recorded.get(party, case.right(party)) for party in ("sampler", "trainer")]
     return replace(case, difference=replace(case.difference, d=sides[0] - sides[1]))
@@ -221,23 +257,6 @@ def _on_device(tokens: TokenSet, model: Model, where: Where) -> TokenSet:
         loss_mask=tokens.loss_mask.to(model.device),
         attention_mask=tokens.attention_mask.to(model.device),
     )
-
-
-def _bases(
-    request: Request, model: Model, sampling: Sampling | None, dtype: str, others: Sequence[str]
-) -> dict[str, BoundGraph]:
-    """Plans of both parties' profiles in a dtype, and of those others that fit the model. Raises SpecError,
-    GraphError.
-    """
-    bases: dict[str, BoundGraph] = {}
-    rules = overrides(_temperature(sampling), _HERE)
-    for name in dict.fromkeys((request.sampler, request.trainer, *others)):
-        try:
-            bases[name] = bind(model.graph, load_profile(name, _HERE), dtype, rules)
-        except (SpecError, GraphError):
-            if name in {request.sampler, request.trainer}:
-                raise
-    return bases
 
 
 def _temperature(sampling: Sampling | None) -> dict[str, float]:

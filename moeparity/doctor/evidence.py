@@ -1,4 +1,4 @@
-"""What a run left behind: which of the given files and folders is a log, which a checkpoint."""
+"""What a run left behind: the given files and folders, sorted by what each of them is."""
 
 from __future__ import annotations
 
@@ -6,31 +6,60 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from moeparity import paths
-from moeparity.errors import LogError, MoeparityError, Where, did_you_mean, display_path, listed
-from moeparity.inputs.tokens.tokenset import TokenSet
-from moeparity.logs.formats.registry import recognise
-from moeparity.logs.opening import open_sampled
-from moeparity.logs.record import Sampling
-from moeparity.logs.tokens import tokens_of
+import torch
+from torch import Tensor
 
-_CONFIG = "config.json"
-_LOGS = {".jsonl", ".json", ".parquet", ".pt", ".safetensors", ".gz"}
+from moeparity import paths
+from moeparity.doctor.kinds import Kind, kind_of_file, kind_of_folder
+from moeparity.doctor.report import Party
+from moeparity.errors import CheckpointError, LogError, MoeparityError, Where, display_path, listed
+from moeparity.inputs.tokens.tokenset import TokenSet
+from moeparity.logs.opening import Log, open_sampled
+from moeparity.logs.opening import open as open_both
+from moeparity.logs.record import Sampling
+from moeparity.logs.tokens import refuse_without_prompt, routes_shape, tokens_of
+
 _PREVIOUS = "previous"
+_DEEPEST = 4
+"""Folders in folders: so far down lie the fingerprints that a guard wrote beside a job's journals."""
+_MOST = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """A file or folder that is not used, with the reason."""
+
+    path: Path
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """The evidence, by what it was taken for.
 
-    logs: files with log-probabilities. checkpoint: the folder of the weights that both sides were to have. previous:
-    that of the weights before an update; None if there is none. strangers: files that are neither, with the reason.
+    logs: files with log-probabilities of the sampler, or of both sides. trainer_logs: files of the trainer's alone,
+    joined to them by id. checkpoint: the folder of the weights that both sides were to have. previous: that of the
+    weights before an update; None if there is none. launches: files that start an engine, or in which one wrote what it
+    resolved. schedules: a server's steps. journals: folders of ranks' journals. strangers: what is not used.
     """
 
     logs: tuple[Path, ...]
+    trainer_logs: tuple[Path, ...] = ()
     checkpoint: Path
     previous: Path | None
-    strangers: tuple[tuple[Path, str], ...] = ()
+    launches: tuple[Path, ...] = ()
+    schedules: tuple[Path, ...] = ()
+    traces: tuple[Path, ...] = ()
+    fingerprints: tuple[Path, ...] = ()
+    journals: tuple[Path, ...] = ()
+    adapters: tuple[Path, ...] = ()
+    strangers: tuple[Stranger, ...] = ()
+
+    def opened(self) -> Log:
+        """The logs, streamed. Raises LogError."""
+        if self.trainer_logs:
+            return open_both(self.logs, trainer=self.trainer_logs, partial=True)
+        return open_sampled(self.logs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,89 +72,217 @@ class Batch:
     left_out: int
     sampling: Sampling | None
 
+    @property
+    def recorded(self) -> dict[Party, Tensor]:
+        """By party that recorded anything, log P of the scored tokens, one sequence after the other: fp64 [N] in nats,
+        NaN where it recorded none.
+        """
+        scored = self.tokens.loss_mask
+        columns: dict[Party, Tensor | None] = {"sampler": self.tokens.logprobs, "trainer": self.tokens.trainer_logprobs}
+        of_party = {party: values[scored] for party, values in columns.items() if values is not None}
+        return {party: values for party, values in of_party.items() if bool(values.isfinite().any())}
 
-def find(places: Sequence[Path], checkpoint: Path | None = None, previous: Path | None = None) -> Evidence:
+    @property
+    def mask(self) -> Tensor:
+        """bool [N]: the scored tokens at which every party that recorded anything did so."""
+        mask = torch.ones(int(self.tokens.loss_mask.sum()), dtype=torch.bool)
+        for values in self.recorded.values():
+            mask &= values.isfinite()
+        return mask
+
+    @property
+    def sequence(self) -> Tensor:
+        """int64: the sequence of each token of `mask`."""
+        return self.tokens.loss_mask.nonzero()[:, 0][self.mask]
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What is known before anything is computed."""
+
+    evidence: Evidence
+    of_log: Batch
+
+
+def find(
+    places: Sequence[Path],
+    checkpoint: Path | None = None,
+    previous: Path | None = None,
+    trainer_logs: Sequence[Path] = (),
+) -> Evidence:
     """Sort files and folders by their contents.
 
-    A folder with a config.json is a checkpoint; of any other folder, each file and each folder in it is looked at. A
-    checkpoint in a folder called `previous` is the one before the update. Raises MoeparityError if there is no log, no
-    checkpoint, or more than one that could be meant.
+    Of a folder that is nothing by itself, each file and each folder in it is looked at. A checkpoint in a folder called
+    `previous` is the one before the update. What is of no use is put aside with its reason. Raises MoeparityError if
+    there is no log, no checkpoint, or more than one that could be meant.
     """
-    logs: list[Path] = []
-    strangers: list[tuple[Path, str]] = []
-    checkpoints: list[Path] = []
-    for path, by_name in _looked_at(places):
-        if _is_checkpoint(path):
-            checkpoints.append(path)
-            continue
-        reason = _no_log(path)
-        if reason is None:
-            logs.append(path)
-        elif by_name:
-            raise LogError(reason)
+    by_kind: dict[Kind, list[Path]] = {}
+    strangers: list[Stranger] = []
+    for path, kind in _looked_at(places):
+        if isinstance(kind, str):
+            by_kind.setdefault(kind, []).append(path)
         else:
-            strangers.append((path, reason))
-    others = [folder for folder in checkpoints if folder not in (checkpoint, previous)]
+            strangers.append(Stranger(path, str(kind)))
+    of_trainer = {path.resolve() for path in trainer_logs}
+    logs = [path for path in by_kind.get("log", []) if path.resolve() not in of_trainer]
+    if not logs:
+        raise MoeparityError(_no_log(places, strangers))
+    logs, unsound = (logs, []) if trainer_logs else _sound(logs)
+    current, before = _checkpoints(by_kind.get("checkpoint", []), checkpoint, previous)
+    return Evidence(
+        logs=tuple(logs),
+        trainer_logs=tuple(trainer_logs),
+        checkpoint=current,
+        previous=before,
+        launches=tuple(by_kind.get("launch", [])),
+        schedules=tuple(by_kind.get("schedule", [])),
+        traces=tuple(by_kind.get("trace", [])),
+        fingerprints=tuple(by_kind.get("fingerprint", [])),
+        journals=tuple(dict.fromkeys(path.parent for path in by_kind.get("journal", []))),
+        adapters=tuple(by_kind.get("adapter", [])),
+        strangers=(*strangers, *unsound),
+    )
+
+
+def _looked_at(places: Sequence[Path]) -> Iterator[tuple[Path, Kind | MoeparityError]]:
+    """Files and folders, each with what it is or why it is nothing."""
+    looked_at, walked = 0, set[Path]()
+    for place in places:
+        if not paths.present(place):
+            raise MoeparityError(f"{Where(place)}: there is no such file or folder. Check the path.")
+        for path, kind in _inside(place, 0, walked):
+            looked_at += 1
+            if looked_at > _MOST:
+                raise MoeparityError(
+                    f"{Where(place)}: more than {_MOST:,} files: nobody's evidence of one run. Name the files, or a "
+                    "folder with fewer."
+                )
+            yield path, kind
+
+
+def _inside(path: Path, depth: int, walked: set[Path]) -> Iterator[tuple[Path, Kind | MoeparityError]]:
+    try:
+        if not paths.is_folder(path):
+            yield path, kind_of_file(path)
+            return
+        kind = kind_of_folder(path)
+        is_new = kind is None and path.resolve() not in walked
+        walked.add(path.resolve())
+        children = sorted(path.iterdir()) if is_new else []
+    except OSError as error:
+        yield path, LogError(f"{Where(path)}: cannot be read: {error.strerror}.")
+    except MoeparityError as error:
+        yield path, error
+    else:
+        if kind is not None:
+            yield path, kind
+        for child in children if depth < _DEEPEST else ():
+            if not child.name.startswith((".", "__pycache__")):
+                yield from _inside(child, depth + 1, walked)
+
+
+def _no_log(places: Sequence[Path], strangers: Sequence[Stranger]) -> str:
+    says = (
+        f"doctor: no log of log-probabilities in {listed(display_path(path) for path in places)}. Give the file that "
+        "the sampler or the trainer wrote (docs/logs.md)."
+    )
+    return "\n".join([says, *(f"not taken for one: {each.reason}" for each in strangers[:3])])
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A log that was read to its end: the ids of its sequences, whether the trainer recorded any, and the shapes of its
+    routes.
+    """
+
+    path: Path
+    ids: tuple[str, ...]
+    two_sided: bool
+    shapes: frozenset[tuple[int, ...]]
+
+
+def _sound(logs: Sequence[Path]) -> tuple[list[Path], list[Stranger]]:
+    """The logs that can be read to their ends and are of one run, by the ids of their sequences and the shape of their
+    routes; of two of the same sequences that of both sides. Raises LogError if none can.
+    """
+    whole: list[_Read] = []
+    aside: list[Stranger] = []
+    for path in logs:
+        try:
+            whole.append(_read(path))
+        except LogError as error:
+            aside.append(Stranger(path, str(error)))
+    if not whole:
+        raise LogError("\n".join(each.reason for each in aside))
+    sound: list[Path] = []
+    owners: dict[str, Path] = {}
+    shapes: frozenset[tuple[int, ...]] = frozenset()
+    for log in sorted(whole, key=lambda log: not log.two_sided):
+        common = next((name for name in log.ids if name in owners), None)
+        if common is not None:
+            aside.append(Stranger(log.path, _double(log.path, common, owners[common])))
+        elif len(shapes | log.shapes) > 1:
+            aside.append(Stranger(log.path, f"{Where(log.path)}: its routes are of another shape than {sound[0]}'s"))
+        else:
+            sound.append(log.path)
+            owners |= dict.fromkeys(log.ids, log.path)
+            shapes |= log.shapes
+    return sound, aside
+
+
+def _read(path: Path) -> _Read:
+    """Raises LogError for a log that cannot be scored."""
+    ids: list[str] = []
+    shapes: set[tuple[int, ...]] = set()
+    two_sided = False
+    for sequence in open_sampled([path]):
+        refuse_without_prompt(sequence)
+        ids.append(sequence.id)
+        two_sided |= sequence.trainer is not None
+        shapes |= {shape for shape in (routes_shape(sequence),) if shape is not None}
+    if len(shapes) > 1:
+        raise LogError(f"{Where(path)}: its routes are of several shapes; expected [layers, top_k], the same of all.")
+    return _Read(path, tuple(ids), two_sided, frozenset(shapes))
+
+
+def _double(path: Path, sequence: str, owner: Path) -> str:
+    return (
+        f"{Where(path)}: its sequence {sequence} is in {display_path(owner)} too; if it is of the trainer alone, give "
+        "it as --trainer-log, and if of another run, by itself"
+    )
+
+
+def _checkpoints(folders: Sequence[Path], checkpoint: Path | None, previous: Path | None) -> tuple[Path, Path | None]:
+    """The weights that both sides were to have, and those before the update."""
+    others = [folder for folder in folders if folder not in (checkpoint, previous)]
     if previous is None:
         previous = next((folder for folder in others if folder.name == _PREVIOUS), None)
         others = [folder for folder in others if folder != previous]
-    current = _current(others, checkpoint)
-    if not logs:
-        raise MoeparityError(
-            f"doctor: no log of log-probabilities in {listed(display_path(path) for path in places)}. Give the file "
-            "that the sampler or the trainer wrote (docs/logs.md)."
-        )
-    return Evidence(logs=tuple(logs), checkpoint=current, previous=previous, strangers=tuple(strangers))
-
-
-def _looked_at(places: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
-    """Files and checkpoint folders; True for those that were named themselves."""
-    for path in places:
-        if not paths.present(path):
-            raise MoeparityError(f"{Where(path)}: there is no such file or folder. Check the path.")
-        if not paths.is_folder(path) or _is_checkpoint(path):
-            yield path, True
-            continue
-        for inside in sorted(path.iterdir()):
-            if _is_checkpoint(inside) or not paths.is_folder(inside):
-                yield inside, False
-
-
-def _is_checkpoint(path: Path) -> bool:
-    return paths.is_folder(path) and paths.present(path / _CONFIG)
-
-
-def _no_log(path: Path) -> str | None:
-    """Why a file is no log; None if it is one."""
-    if path.suffix not in _LOGS:
-        message = f"{Where(path)}: no log by its ending; expected one of {listed(sorted(_LOGS))}."
-        return message + did_you_mean(path.suffix, _LOGS)
-    try:
-        recognise(path, "rollout")
-    except MoeparityError as error:
-        return str(error)
-    return None
-
-
-def _current(folders: Sequence[Path], checkpoint: Path | None) -> Path:
-    """The checkpoint that both sides were to have."""
     if checkpoint is not None:
-        return checkpoint
-    if len(folders) == 1:
-        return folders[0]
-    if not folders:
-        raise MoeparityError(
+        return checkpoint, previous
+    if len(others) == 1:
+        return others[0], previous
+    if not others:
+        raise CheckpointError(
             "doctor: no checkpoint. Give the folder of the weights that both sides were to have (config.json and "
             "safetensors), in the evidence or as --checkpoint."
         )
-    raise MoeparityError(
-        f"doctor: {len(folders)} checkpoints: {listed(display_path(folder) for folder in folders)}. Name the one that "
+    raise CheckpointError(
+        f"doctor: {len(others)} checkpoints: {listed(display_path(folder) for folder in others)}. Name the one that "
         "both sides were to have with --checkpoint, and the one before the update with --previous."
     )
 
 
+def gathered(evidence: Evidence, most: int) -> Gathered:
+    """The evidence with the first `most` sequences of the logs. Raises LogError."""
+    of_log = batch(evidence, most)
+    if not bool(of_log.mask.any()):
+        raise LogError(f"{Where(evidence.logs[0])}: no token has a log-probability of every side that recorded any.")
+    return Gathered(evidence, of_log)
+
+
 def batch(evidence: Evidence, most: int) -> Batch:
     """The first `most` sequences of the logs. Raises LogError."""
-    logged = tokens_of(open_sampled(evidence.logs), most=most)
+    logged = tokens_of(evidence.opened(), most=most)
     stated = [sampling for sampling, _ in logged.sampling]
     return Batch(tokens=logged.tokens, left_out=logged.left_out, sampling=stated[0] if len(stated) == 1 else None)

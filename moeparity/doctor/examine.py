@@ -1,14 +1,23 @@
-"""Examines the evidence of one run: the log alone first, then every hypothesis, from coarse to fine."""
+"""Examines the evidence of one run: what files tell by themselves, then every hypothesis, from coarse to fine."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from moeparity.doctor.answer import answered, of_other_weights
-from moeparity.doctor.case import Case, Request, Tried, opened
+from moeparity.doctor.answer import answered, at_once, causes, explains_all, of_other_weights
+from moeparity.doctor.case import Case, Request, Tried, gather, opened
+from moeparity.doctor.clues import of_engines, of_files
 from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis, coarse, parts
+from moeparity.doctor.judge import Difference
+from moeparity.doctor.misread import misread
+from moeparity.doctor.numbers import Family, families
 from moeparity.doctor.report import Examination
-from moeparity.logs.log_files import measure_files
+from moeparity.doctor.routes import of_routes
+from moeparity.doctor.solve import with_numbers
+from moeparity.doctor.standing import standing
+from moeparity.doctor.traces import with_traces
+from moeparity.logs.log_files import Opening, measure_files
 from moeparity.logs.request import Request as LogRequest
 from moeparity.progress import Callback
 
@@ -18,6 +27,8 @@ _REFINED = 3
 """So many hypotheses of a round are taken apart: those that explain most if they may be scaled, since a part of a layer
 makes a part of what the whole layer makes.
 """
+_CLEAR = 0.99
+"""What surely explains more of the difference than this leaves nothing to look for."""
 
 
 def examine(request: Request, progress: Callback | None = None) -> Examination:
@@ -26,28 +37,82 @@ def examine(request: Request, progress: Callback | None = None) -> Examination:
     If one of them recorded nothing, it is taken as its profile computes it. Raises MoeparityError for evidence that
     can't be used.
     """
-    case = opened(request, progress)
+    material = gather(request)
+    early = tuple(of_files(material.evidence, progress))
+    if causes(early, ()) and not request.every:
+        return at_once(material, early)
+    case = opened(request, material, progress)
+    case = replace(case, clues=(*of_engines(case), *of_routes(case, progress), *early))
     tried = case.tried([AS_CONFIGURED])
     logged = _named_by_log(case)
-    if of_other_weights(case) or (logged and not request.every):
+    if of_other_weights(case):
+        return with_traces(answered(case, tried, logged), case, progress)
+    if (causes(case.clues, logged) or _is_clear(case)) and not request.every:
         return answered(case, tried, logged)
     graph, previous = case.bench.model.graph, case.evidence.previous
-    hypotheses = [each for each in coarse(graph, previous) if each is not AS_CONFIGURED]
+    tried += _refined(case, [each for each in coarse(graph, previous) if each is not AS_CONFIGURED])
+    if request.every or not explains_all(case, tried):
+        tried += _further(case, tried)
+    return with_traces(answered(case, tried, logged), case, progress)
+
+
+def _is_clear(case: Case) -> bool:
+    """Whether there is no difference, or what the engines legally differ in leaves nothing of it."""
+    return not bool(case.difference.d.any()) or case.difference.share(case.legal_difference).low > _CLEAR
+
+
+def _further(case: Case, tried: Sequence[Tried]) -> list[Tried]:
+    """Faults with an open number and what a side may have made of the tokens; then what may be wrong beside the best of
+    all.
+    """
+    graph, previous = case.bench.model.graph, case.evidence.previous
+    with_open_number = {of.name: of for of in _families(case)}
+    members = [member for family in with_open_number.values() for member in family.members()]
+    new = _refined(case, [*members, *misread(graph, previous, case.bench.prompts)])
+    new += with_numbers(case, [*tried, *new], with_open_number)
+    return [*new, *_beside_best(case, [*tried, *new])]
+
+
+def _refined(case: Case, hypotheses: list[Hypothesis]) -> list[Tried]:
+    """The hypotheses, and the parts of those that lead, and the parts of these."""
+    tried: list[Tried] = []
     for _ in range(_ROUNDS):
-        case.bench.score(hypotheses, [case.request.profile(party) for party in case.recorded])
-        new = case.tried(hypotheses)
+        new = _run(case, hypotheses)
         tried += new
-        hypotheses = _parts_of_best(case, tried[-len(new) :])
+        hypotheses = _parts_of_best(case, case.difference, new)
         if not hypotheses:
             break
-    return answered(case, tried, logged)
+    return tried
 
 
-def _parts_of_best(case: Case, tried: Sequence[Tried]) -> list[Hypothesis]:
-    """The parts of the hypotheses that explain most if they may be scaled."""
+def _run(case: Case, hypotheses: Sequence[Hypothesis]) -> list[Tried]:
+    case.bench.score(hypotheses, [case.request.profile(party) for party in case.recorded])
+    return case.tried(hypotheses)
+
+
+def _beside_best(case: Case, tried: Sequence[Tried]) -> list[Tried]:
+    """Parts of the hypotheses that explain most of what the best one leaves: what may be wrong beside it."""
+    first = standing(case, tried).first
+    remainder = replace(case.difference, d=case.difference.d - (first.simulated - case.legal_difference))
+    new: list[Tried] = []
+    for _ in range(_ROUNDS - 1):
+        names = {each.hypothesis.name for each in (*tried, *new)}
+        hypotheses = [each for each in _parts_of_best(case, remainder, new or tried) if each.name not in names]
+        if not hypotheses:
+            break
+        new += _run(case, hypotheses)
+    return new
+
+
+def _families(case: Case) -> Iterator[Family]:
+    tokens = case.of_log.tokens
+    return families(case.bench.model.graph, tokens.input_ids.shape[1], padded=tokens.pads > 0)
+
+
+def _parts_of_best(case: Case, difference: Difference, tried: Sequence[Tried]) -> list[Hypothesis]:
+    """The parts of the hypotheses that explain most of a difference if they may be scaled."""
     graph, previous = case.bench.model.graph, case.evidence.previous
-    along = {index: case.difference.along(each.simulated) for index, each in enumerate(tried)}
-    best = sorted((index for index in along if along[index]), key=lambda index: -along[index])[:_REFINED]
+    best = difference.leading([each.simulated for each in tried])[:_REFINED]
     all_parts = (part for index in best for part in parts(tried[index].hypothesis, graph, previous))
     return list({part.name: part for part in all_parts}.values())
 
@@ -56,5 +121,6 @@ def _named_by_log(case: Case) -> tuple[str, ...]:
     """The mistakes in meaning that the log alone names; () if it has one side only."""
     if case.recorded.keys() != {"sampler", "trainer"}:
         return ()
-    diagnosis = measure_files(case.evidence.logs, LogRequest()).diagnosis
+    opening = Opening(trainer=case.evidence.trainer_logs, partial=bool(case.evidence.trainer_logs))
+    diagnosis = measure_files(case.evidence.logs, LogRequest(), opening).diagnosis
     return () if diagnosis is None else diagnosis.names("named", "semantics")

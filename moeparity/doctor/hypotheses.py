@@ -7,15 +7,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from moeparity.doctor.readings import Reading
 from moeparity.errors import MoeparityError
+from moeparity.ops.attribute import Value
 from moeparity.plan.bound import BoundGraph
-from moeparity.plan.changed import with_planted
+from moeparity.plan.changed import with_planted_in
 from moeparity.plan.faults.apply import experts_of
-from moeparity.plan.faults.fault import Fault, planted, spelled
+from moeparity.plan.faults.fault import Fault, Planted, planted, spelled
 from moeparity.plan.faults.plant import candidates
 from moeparity.plan.faults.reader import shipped_faults
 from moeparity.plan.graph import Graph, Node
-from moeparity.plan.setting import FAULT, Setting
+from moeparity.plan.schedule.cases import Case, parse
+from moeparity.plan.schedule.steps import Phase
+from moeparity.plan.setting import FAULT, Place, Setting
 
 STALE = "weights-of-another-checkpoint"
 STALE_EXPERT = "expert-of-another-checkpoint"
@@ -31,30 +35,59 @@ _ALONE = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plant:
-    """A fault at a node, with its free values."""
+    """A fault at a node, with its free values. phase: the steps in which it is there; None for all."""
 
     node: str
     fault: Fault
-    values: tuple[tuple[str, str | int], ...] = ()
+    values: tuple[tuple[str, Value], ...] = ()
+    phase: Phase | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number:
+    """The open number of a hypothesis: its family, which is what the hypothesis is whatever the number, the number's
+    name there, and its value.
+    """
+
+    family: str
+    name: str
+    value: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hypothesis:
     """Something that may be wrong with a side; no plants: nothing is.
 
-    name: by which reports know it. says: a clause. change: what to do about it.
+    name: by which reports know it. says: a clause. change: what to do about it. number: that which a search may change.
+    plainness: of several that come to the same, that with the least is named first. reading: what the side makes of
+    the tokens; None for what the log says.
     """
 
     name: str
     says: str
     change: str = ""
     plants: tuple[Plant, ...] = ()
+    number: Number | None = None
+    plainness: int = 0
+    reading: Reading | None = None
+
+    @property
+    def family(self) -> str:
+        """What it is, whatever its number."""
+        return self.name if self.number is None else self.number.family
 
     def applied(self, plan: BoundGraph) -> BoundGraph:
         """The plan with it. Raises SpecError where an op refuses what comes of it."""
-        plants = {plant.node: (planted(plant.fault, dict(plant.values)),) for plant in self.plants}
-        settings = {(node, FAULT): Setting(value=spelled(of_node), rule=None) for node, of_node in plants.items()}
-        return with_planted(plan, {spelled(of_node): of_node for of_node in plants.values()}, settings)
+        faults: dict[str, tuple[Planted, ...]] = {}
+        settings: dict[Case, dict[Place, Setting]] = {phase: {} for phase in plan.phases}
+        for phase in plan.phases:
+            at: dict[str, tuple[Planted, ...]] = {}
+            for plant in self.plants:
+                if plant.phase in {None, parse(phase)[0]}:
+                    at[plant.node] = (*at.get(plant.node, ()), planted(plant.fault, dict(plant.values)))
+            faults |= {spelled(of_node): of_node for of_node in at.values()}
+            settings[phase] = {(node, FAULT): Setting(value=spelled(there), rule=None) for node, there in at.items()}
+        return with_planted_in(plan, faults, settings)
 
 
 AS_CONFIGURED = Hypothesis(name="as configured", says="nothing is wrong beside what the profiles say")
@@ -108,16 +141,21 @@ def _of_layer(nodes: Sequence[Node], layer: int) -> str:
 
 
 def _stale(graph: Graph, previous: Path) -> Iterator[Hypothesis]:
-    weighted = [node for node in graph.nodes if node.weights and _sits(graph, node, STALE)]
+    nodes = weighted(graph)
     for layer in range(graph.layers):
-        yield _of_nodes(f"weights of layer {layer}", [n for n in weighted if n.layer == layer], previous)
-    for node in (node for node in weighted if node.layer is None):
+        yield _of_nodes(f"weights of layer {layer}", [n for n in nodes if n.layer == layer], previous)
+    for node in (node for node in nodes if node.layer is None):
         yield _of_nodes(f"weights of {node.name}", [node], previous)
     for says, pattern in _KINDS.items():
-        of_kind = [node for node in weighted if pattern.search(node.name)]
+        of_kind = [node for node in nodes if pattern.search(node.name)]
         if len(of_kind) > _ALONE:
             yield _of_nodes(f"weights of {says} of all layers", of_kind, previous)
-    yield _of_nodes("all weights", weighted, previous)
+    yield _of_nodes("all weights", nodes, previous)
+
+
+def weighted(graph: Graph) -> list[Node]:
+    """The nodes whose weights may be those of another checkpoint."""
+    return [node for node in graph.nodes if node.weights and _sits(graph, node, STALE)]
 
 
 def _of_nodes(noun: str, nodes: Iterable[Node], previous: Path) -> Hypothesis:

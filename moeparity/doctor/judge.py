@@ -26,9 +26,13 @@ class Difference:
 
     @property
     def half(self) -> Tensor:
-        """int64 [N]: 0 or 1, by which half of the sequences a token belongs to, every other one."""
+        """int64 [N]: 0 or 1, by which half of the sequences a token belongs to.
+
+        A sequence's half is the parity of the bits of its number (the sequence of Thue and Morse), so that no half
+        falls together with what comes at regular distances, such as the second sequence of each pack.
+        """
         rank: Tensor = torch.unique(self.sequence, return_inverse=True)[1]
-        return rank % 2
+        return torch.tensor([number.bit_count() % 2 for number in range(int(rank.max()) + 1)])[rank]
 
     def mean(self, x: Tensor) -> Interval:
         """The mean of x over the tokens, with its interval over sequences."""
@@ -67,6 +71,11 @@ class Difference:
         """
         square = float((x * x).sum())
         return float((self.d * x).sum()) ** 2 / square if square and self.slope(x).low > 0 else 0.0
+
+    def leading(self, simulated: Sequence[Tensor]) -> list[int]:
+        """Which of them explain anything if they may be scaled, those that explain most first."""
+        along = [self.along(x) for x in simulated]
+        return sorted((index for index, part in enumerate(along) if part), key=lambda index: -along[index])
 
     def _sums(self, x: Tensor) -> Tensor:
         """fp64 [B]: x summed over the tokens of each sequence."""

@@ -4,33 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from moeparity.bisection.observers import reports
 from moeparity.bisection.record.observe import logprobs_of
-from moeparity.engine.lockstep import run
+from moeparity.doctor.readings import Cut
+from moeparity.doctor.tokens import kept_mass
+from moeparity.engine.lockstep import run as run_pass
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker, WalkersRefusedError
 from moeparity.inputs.model import Model
 from moeparity.inputs.tokens.tokenset import TokenSet
+from moeparity.metrics.tokens import CHUNK, log_probs
 from moeparity.plan.bound import BoundGraph
-from moeparity.plan.schedule.steps import MicroBatches
+from moeparity.plan.schedule.steps import MicroBatches, Schedule
 from moeparity.progress import Callback
 
 MICRO_BATCH = 8
 _Key = TypeVar("_Key", bound=Hashable)
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A plan, with the steps it is run in; None for whole sequences, a few at a time."""
+
+    plan: BoundGraph
+    schedule: Schedule | MicroBatches | None = None
+
+
 @dataclass(slots=True)
 class _Scores:
-    """An observer of the log-probabilities of the scored tokens: by walker, fp64 [N] in nats, wave by wave."""
+    """An observer of the log-probabilities of the scored tokens: by walker, fp64 [N] in nats, wave by wave. masses: the
+    log of the mass that each of a walker's `cuts` keeps there, by walker and cut.
+    """
 
     output: str
     tokens: TokenSet
     walkers: Sequence[Hashable]
+    cuts: Mapping[Any, Mapping[str, Cut]]
     parts: dict[Hashable, list[Tensor]] = field(default_factory=dict)
+    masses: dict[tuple[Hashable, str], list[Tensor]] = field(default_factory=dict)
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
@@ -40,22 +57,41 @@ class _Scores:
         ids, mask = self.tokens.input_ids[rows], self.tokens.loss_mask[rows]
         for walker, logprobs in logprobs_of(view, self.walkers, ids, mask):
             self.parts.setdefault(walker, []).append(logprobs)
+            if walker in self.cuts:
+                self._cut(walker, view.tensor(walker), mask, logprobs, reported=reports(view, walker))
+
+    def _cut(self, walker: Hashable, values: Tensor, mask: Tensor, logprobs: Tensor, *, reported: bool) -> None:
+        sequence, position = mask.nonzero(as_tuple=True)
+        size = max(1, CHUNK // values.shape[-1])
+        for first in range(0, sequence.numel(), size):
+            at = slice(first, first + size)
+            rows = log_probs(values[sequence[at], position[at] - 1], reported).cpu()
+            for name, mass in kept_mass(rows, logprobs[at], self.cuts[walker]).items():
+                self.masses.setdefault((walker, name), []).append(mass)
 
 
 def scores(
-    model: Model, tokens: TokenSet, plans: Mapping[_Key, BoundGraph], progress: Callback | None = None
-) -> dict[_Key, Tensor]:
+    model: Model,
+    tokens: TokenSet,
+    runs: Mapping[_Key, Run],
+    progress: Callback | None = None,
+    cuts: Mapping[_Key, Mapping[str, Cut]] = MappingProxyType({}),
+) -> tuple[dict[_Key, Tensor], dict[tuple[_Key, str], Tensor]]:
     """The log-probabilities that each plan gives the tokens under the loss mask: fp64 [N] in nats, one sequence after
-    the other. All plans run in one pass.
+    the other; and the log of the mass that each of a run's cuts keeps there. All plans run in one pass.
 
-    `tokens` are on the model's device. A plan that cannot run on these tokens, since an op refuses, has no entry.
+    `tokens` are on the model's device. A plan without a schedule runs whole sequences, MICRO_BATCH at once. A plan that
+    cannot run on these tokens, since an op refuses, has no entry.
     """
-    pending = dict(plans)
+    pending = dict(runs)
     while pending:
-        walkers = [Walker(name=key, plan=plan, schedule=MicroBatches(MICRO_BATCH)) for key, plan in pending.items()]
-        observer = _Scores(output=model.graph.scores, tokens=tokens, walkers=tuple(pending))
+        walkers = [
+            Walker(name=key, plan=run.plan, schedule=run.schedule or MicroBatches(MICRO_BATCH))
+            for key, run in pending.items()
+        ]
+        observer = _Scores(output=model.graph.scores, tokens=tokens, walkers=tuple(pending), cuts=cuts)
         try:
-            run(
+            run_pass(
                 walkers,
                 model.weights,
                 tokens.input_ids,
@@ -64,7 +100,8 @@ def scores(
                 progress=progress,
             )
         except WalkersRefusedError as refused:
-            pending = {key: plan for key, plan in pending.items() if key not in refused.walkers}
+            pending = {key: run for key, run in pending.items() if key not in refused.walkers}
             continue
-        return {key: torch.cat(observer.parts[key]) for key in pending}
-    return {}
+        masses = {(key, name): torch.cat(observer.masses[key, name]) for key in pending for name in cuts.get(key, ())}
+        return {key: torch.cat(observer.parts[key]) for key in pending}, masses
+    return {}, {}

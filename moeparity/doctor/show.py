@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from moeparity.doctor.report import BEYOND, Answer, Examination, Explanation
+from moeparity.doctor.report import BEYOND, Answer, Examination, Explanation, Noise
 from moeparity.errors import counted
 from moeparity.metrics.verdict import Interval
 from moeparity.output.blocks import Block, Column, Document, Status, bullets, group, lines, table
@@ -30,30 +30,65 @@ def document(examination: Examination, subject: str) -> Document:
 
 
 def _blocks(of: Examination) -> Iterator[Block]:
-    first = of.explanations[0]
-    named_lines = (("to do", first.change),) if of.answer == "named" and first.change else ()
-    size = f"mean |delta| {_number(of.size)} nats per token over {of.tokens:,} tokens of " + counted(
-        of.sequences, "sequence"
-    )
-    against = f"{of.legal:.2g} between {enumerated(of.legal_pair)}, which make no mistake"
+    named_lines = tuple(_beside_name(of)) if of.answer == "named" else tuple(_change(of))
     yield Status(
         state_of(of.exit_code),
         f"{verdict(of)}; exit {of.exit_code}",
-        lines=(("cause", cause(of)), *named_lines, ("size", size), ("noise", against)),
+        lines=(("cause", cause(of)), *named_lines, *_measured(of)),
     )
-    yield group("Evidence", lines(*of.evidence), lines(*_off(of)))
+    sentences = [clue.says for clue in of.clues]
+    yield group(
+        "Evidence",
+        lines(*of.evidence),
+        lines(*_off(of), *of.where),
+        *([bullets(sentences)] if sentences else ()),
+        lines(*of.aside),
+    )
+    if of.noise is not None:
+        yield group(f"Noise or bug, at {percent(of.noise.level)}", _noise(of.noise))
     if of.tried > 1:
         yield group(f"What explains the difference, {of.tried:,} hypotheses simulated", _table(of))
-    if of.asks:
-        yield group("What would tell more", bullets(of.asks))
+    if of.asks or of.parting:
+        yield group("What would tell more", bullets([*of.parting, *of.asks]))
+
+
+def _beside_name(of: Examination) -> Iterator[tuple[str, str]]:
+    """What is known of a cause beside its name."""
+    first = of.explanations[0]
+    if of.two is not None:
+        yield "to do", " and ".join(dict.fromkeys(each.change for each in of.two.causes))
+        return
+    if first.number is not None:
+        low, high = first.number.low, first.number.high
+        yield "number", f"{first.number.estimate:.4g} {between(low, high, '.4g')}"
+    if first.alike:
+        yield "or", f"{enumerated(first.alike)}: no log-probability tells them apart"
+    if first.change:
+        yield "to do", first.change
+
+
+def _measured(of: Examination) -> Iterator[tuple[str, str]]:
+    """How large the difference is beside noise; nothing if nothing was simulated."""
+    if of.legal_pair:
+        tokens = f"{of.tokens:,} tokens of {counted(of.sequences, 'sequence')}"
+        yield "size", f"mean |delta| {_number(of.size)} nats per token over {tokens}"
+        yield "noise", f"{of.legal:.2g} between {enumerated(of.legal_pair)}, which make no mistake"
 
 
 def verdict(of: Examination) -> str:
     """The answer in a few words."""
     if of.answer == "named":
-        first = of.explanations[0]
-        return f"{first.name}, at the {first.party}"
-    return enumerated(of.logged) if of.answer == "logged" else _SHORT[of.answer]
+        causes = of.explanations[:1] if of.two is None else of.two.causes
+        return " and ".join(f"{each.name}, at the {each.party}" for each in causes)
+    if of.answer in {"logged", "found"}:
+        return enumerated(of.blame.named)
+    return _SHORT[of.answer]
+
+
+def _change(of: Examination) -> Iterator[tuple[str, str]]:
+    """What to do about what a file names by itself."""
+    if of.answer == "found":
+        yield from [("to do", clue.change) for clue in of.clues if clue.cause and clue.change][:1]
 
 
 _SHORT: dict[Answer, str] = {
@@ -67,14 +102,20 @@ _SHORT: dict[Answer, str] = {
 
 def cause(of: Examination) -> str:
     """The answer as a sentence, with how much it explains."""
-    first = of.explanations[0]
+    if of.two is not None:
+        both = " and ".join(f"the {each.party} {each.says}" for each in of.two.causes)
+        return f"{both}: both explain {_share(of.two.share)} of the difference, what is left is no more than noise"
     if of.answer == "named":
+        first = of.explanations[0]
         is_noise = of.left.low < BEYOND * of.legal
         remainder = "what is left is no more than noise" if is_noise else "and more is wrong: what is left is no noise"
-        return f"the {first.party} {first.says}: that explains {_share(first)} of the difference, {remainder}"
+        return f"the {first.party} {first.says}: that explains {_share(first.share)} of the difference, {remainder}"
+    if of.answer == "found":
+        clue = next(clue for clue in of.clues if clue.cause)
+        return f"{clue.says} (`{clue.command}` says more)"
     if of.answer == "logged":
         return f"the log alone names it: {enumerated(of.logged)} (`moeparity metrics` says how)"
-    if of.answer == "undecided" and of.rivals and first.share.high > 0:
+    if of.answer == "undecided" and of.rivals and of.explanations[0].share.high > 0:
         rivals = few([*_rivals_and_first(of)], _MOST_RIVALS)
         return f"{_NO_ONE['undecided']} between {rivals}"
     return _NO_ONE[of.answer]
@@ -92,8 +133,33 @@ def _off(of: Examination) -> Iterator[str]:
         yield f"the {record.party} is {delta} nats per token off {record.profile} with nothing wrong"
 
 
+def _noise(of: Noise) -> Block:
+    rows = [
+        (each.name, f"{each.recorded:.2g}", f"{each.middle:.2g}", f"{each.bound:.2g}", _PLACE[each.is_inside])
+        for each in of.statistics
+    ]
+    titles = (
+        Column("statistic", "name"),
+        Column("recorded"),
+        Column("legal"),
+        Column("bound"),
+        Column("place", "word"),
+    )
+    note = (
+        f"In nats, of these tokens. legal: in the middle of what lies between {of.engines} engines that compute one "
+        "model, with drawn roundings, orders and forms. bound: below it a clean run lies at the level; it is the gate "
+        "to set."
+    )
+    return table(titles, rows, note)
+
+
+_PLACE = {True: "inside", False: "beyond"}
+
+
 def _table(of: Examination) -> Block:
-    rows = [(each.name, each.party or "-", _share(each), _slope(each), f"{each.size:.2g}") for each in of.explanations]
+    rows = [
+        (each.name, each.party or "-", _share(each.share), _slope(each), f"{each.size:.2g}") for each in of.explanations
+    ]
     titles = (
         Column("hypothesis", "name"),
         Column("side", "word"),
@@ -108,8 +174,7 @@ def _table(of: Examination) -> Block:
     return table(titles, rows, note)
 
 
-def _share(of: Explanation) -> str:
-    share = of.share
+def _share(share: Interval) -> str:
     if share.estimate < 0:
         return "nothing"
     return f"{percent(share.estimate)} [{percent(max(0.0, share.low))}, {percent(min(1.0, share.high))}]"

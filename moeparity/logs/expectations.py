@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from moeparity.errors import listed
+import math
+from collections.abc import Iterator, Mapping
+
+from moeparity.errors import Where, counted, listed
+from moeparity.logs.noise_gate import noise_bounds
 from moeparity.logs.report import LogReport
 from moeparity.output.findings import Finding, Outcome, agrees, keeps, lies
-from moeparity.plan.spec.expect import LogExpect
+from moeparity.plan.spec.expect import LogExpect, StepBound
 
 
-def log_findings(expect: LogExpect, report: LogReport) -> tuple[Finding, ...]:
+def log_findings(expect: LogExpect, report: LogReport, where: Where) -> tuple[Finding, ...]:
     """What a log expects, in the order of the schema, compared with its report; if it expects nothing, its gate.
 
-    `report` must have a verdict and every metric that is bounded.
+    `report` must have a verdict and every metric that is bounded. `where` is the file that expects it. Raises
+    SpecError.
     """
     assert report.verdict is not None
     outcomes: list[tuple[str, Outcome]] = []
@@ -30,6 +35,35 @@ def log_findings(expect: LogExpect, report: LogReport) -> tuple[Finding, ...]:
         outcomes.append(("no cause named", ("fail" if report.causes else "ok", causes_named)))
     causes = expect.causes if isinstance(expect.causes, list) else []
     outcomes += [(f"cause {cause}", ("ok" if cause in report.causes else "fail", causes_named)) for cause in causes]
+    if expect.steps is not None:
+        outcomes.append(_steps(expect.steps, report))
+    if expect.noise is not None:
+        outcomes += _noise(noise_bounds(expect.noise, where), report)
     return tuple(
         Finding(expectation=expectation, status=status, found=detail) for expectation, (status, detail) in outcomes
     )
+
+
+def _steps(bound: StepBound, report: LogReport) -> tuple[str, Outcome]:
+    """Each step against the bound; the one furthest beyond is told."""
+    expectation = f"{bound.metric} below {bound.below:g} at each of {bound.count} steps"
+    points = next((each.series.points for each in report.series if each.series.metric == bound.metric), ())
+    beyond = [point for point in points if not point.value < bound.below]
+    if beyond:
+        worst = max(beyond, key=lambda point: point.value if math.isfinite(point.value) else math.inf)
+        return expectation, ("fail", f"{worst.value:.3g} at step {worst.step}, {counted(len(beyond), 'step')} beyond")
+    if len(points) < bound.count:
+        return expectation, ("inconclusive", f"the log tells of {counted(len(points), 'step')}")
+    most = max(point.value for point in points)
+    return expectation, ("ok", f"at most {most:.3g} over {counted(len(points), 'step')}")
+
+
+def _noise(bounds: Mapping[str, float], report: LogReport) -> Iterator[tuple[str, Outcome]]:
+    """Each statistic against what legal arithmetic makes."""
+    for name, bound in bounds.items():
+        metric = report.metric(name)
+        outcome: Outcome = ("fail", metric.missing)
+        if not metric.missing:
+            estimate = metric.value.estimate
+            outcome = ("ok" if estimate <= bound else "fail", f"{estimate:.3g}")
+        yield f"{name} within noise, {bound:.3g}", outcome

@@ -13,6 +13,7 @@ from moeparity.errors import MoeparityError, SpecError, Where, counted, did_you_
 from moeparity.logs import Join
 from moeparity.logs.diagnosis import CAUSES
 from moeparity.logs.measure import Measurement
+from moeparity.logs.noise_gate import noise_bounds
 from moeparity.logs.report import LogFile, LogReport
 from moeparity.logs.request import Request
 from moeparity.logs.series.data import Summary
@@ -117,7 +118,8 @@ def measure_check(check: LogCheck, where: Where, progress: Callback | None = Non
                 f"{where}: expect.causes: {cause!r} is nothing that the diagnosis names; expected none, or some of "
                 f"{listed(CAUSES)}.{did_you_mean(cause, CAUSES)}"
             )
-    bounded = tuple(check.expect.metrics or {})
+    bounds = {} if check.expect.noise is None else noise_bounds(check.expect.noise, where)
+    bounded = tuple(dict.fromkeys((*(check.expect.metrics or {}), *bounds)))
     try:
         request = Request(metrics=bounded, gate=Gate(metric=check.gate.metric, below=check.gate.below))
         request.selection()

@@ -47,11 +47,7 @@ def tokens_of(log: Iterable[Sequence], *, most: int | None = None) -> LoggedToke
     sequences: list[Sequence] = []
     left_out = 0
     for sequence in log:
-        if sequence.prompt == 0:
-            raise LogError(
-                f"{sequence.where}: sequence {sequence.id} is a response without its prompt, so no forward can score "
-                "it. Log the prompt's ids too (docs/logs.md says how of each engine)."
-            )
+        refuse_without_prompt(sequence)
         if bool(sequence.mask.any()):
             sequences.append(sequence)
         left_out += not bool(sequence.mask.any())
@@ -78,6 +74,20 @@ def tokens_of(log: Iterable[Sequence], *, most: int | None = None) -> LoggedToke
         sampling=tuple(Counter(s.sampling for s in sequences).most_common()),
         versions=tuple(sorted(Counter(_versions(sequences)).items())),
     )
+
+
+def refuse_without_prompt(sequence: Sequence) -> None:
+    """Raises LogError for a response that no forward can score."""
+    if sequence.prompt == 0:
+        raise LogError(
+            f"{sequence.where}: sequence {sequence.id} is a response without its prompt, so no forward can score "
+            "it. Log the prompt's ids too (docs/logs.md says how of each engine)."
+        )
+
+
+def routes_shape(sequence: Sequence) -> tuple[int, ...] | None:
+    """[layers, top_k] of its recorded routes; None without any."""
+    return tuple(sequence.extra[_ROUTES].shape[1:]) if _ROUTES in sequence.extra else None
 
 
 def _labels(sequences: list[Sequence], groups: list[str], names: tuple[str, ...]) -> Tensor:
@@ -133,8 +143,9 @@ def _routes(sequences: list[Sequence]) -> tuple[Tensor | None, tuple[int, ...]]:
     """
     by_shape: dict[tuple[int, ...], Where] = {}
     for sequence in sequences:
-        if _ROUTES in sequence.extra:
-            by_shape.setdefault(tuple(sequence.extra[_ROUTES].shape[1:]), sequence.where)
+        of_sequence = routes_shape(sequence)
+        if of_sequence is not None:
+            by_shape.setdefault(of_sequence, sequence.where)
     if not by_shape:
         return None, ()
     shape, where = next(iter(by_shape.items()))

@@ -45,7 +45,12 @@ def with_planted(
     plan: BoundGraph, faults: Mapping[str, tuple[Planted, ...]], settings: Mapping[Place, Setting]
 ) -> BoundGraph:
     """A plan with further faults, and settings in all phases that name them by their texts. Raises SpecError."""
-    return _changed(plan, dict.fromkeys(plan.phases, settings), plan.regions, {**plan.faults, **faults})
+    return with_planted_in(plan, faults, dict.fromkeys(plan.phases, settings))
+
+
+def with_planted_in(plan: BoundGraph, faults: Mapping[str, tuple[Planted, ...]], settings: ByPhase) -> BoundGraph:
+    """The same with the settings of some phases. Raises SpecError."""
+    return _changed(plan, settings, plan.regions, {**plan.faults, **faults})
 
 
 def _changed(

@@ -25,6 +25,8 @@ from scripts.pages.situations import SITUATIONS
 
 PEERS = ("--venv", str(Path(tempfile.gettempdir()) / "peers"))
 """The environment of the tools that moeparity is set beside; made by pip where it is not there."""
+DOCTOR = (str(Path(tempfile.gettempdir()) / "doctor"), "--cases", "14", "--seed", "20261128")
+"""Where the doctor's runs are kept, how many are drawn, and of which seed."""
 RECORD = str(Path(tempfile.gettempdir()) / "hostile.jsonl")
 """What the hostile campaign has tried."""
 JOBS = str(Path(tempfile.gettempdir()) / "drawn-jobs.jsonl")
@@ -70,6 +72,12 @@ MEASURED = {
     ),
     "engine-matrix": Page(
         path="docs/generated/engine-matrix.md", takes="three minutes", write=engine_matrix.page, measured=True
+    ),
+    "doctor": Page(
+        path="docs/generated/doctor.md",
+        takes="an hour, resumed where it was left",
+        write=put_out("benchmarks.doctor", *DOCTOR),
+        measured=True,
     ),
     "envelope": Page(path="docs/envelope.md", takes="half a minute", write=paths.path(), measured=True),
     "evidence": Page(

@@ -10,10 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
+
+from moeparity.cli.schemas import report_schema
+from tests.command import inside
 
 ROOT = Path(__file__).parents[2]
 QUICKSTART = ROOT / "checkpoints" / "quickstart"
@@ -81,13 +85,28 @@ def scored(
 
 
 def log(
-    path: Path, ids: torch.Tensor, sampler: torch.Tensor | None, trainer: torch.Tensor | None, **further: Any
+    path: Path,
+    ids: torch.Tensor,
+    sampler: torch.Tensor | None,
+    trainer: torch.Tensor | None,
+    *,
+    prompt: int = 1,
+    **further: Any,
 ) -> Path:
     """A log in moeparity's own format."""
     columns = {"logprobs": sampler, "trainer_logprobs": trainer}
     with path.open("w", encoding="utf-8") as file:
         for i, row in enumerate(ids.tolist()):
-            record = {"id": str(i), "input_ids": row, "mask": [0] + [1] * (len(row) - 1), **further}
+            record = {"id": str(i), "input_ids": row, "mask": [0] * prompt + [1] * (len(row) - prompt), **further}
             record |= {name: [None, *values[i].tolist()] for name, values in columns.items() if values is not None}
             file.write(json.dumps(record) + "\n")
     return path
+
+
+def command(*arguments: str | Path, out: Path) -> dict[str, Any]:
+    """The JSON of `moeparity doctor ARGUMENTS`, valid by its schema, with the exit code and what was printed."""
+    done = inside("doctor", *arguments, "--device", "cpu", "--json", out)
+    assert done.returncode in {0, 1, 3}, done.stderr
+    report: dict[str, Any] = json.loads(out.read_text())
+    jsonschema.validate(report, report_schema("examination"))
+    return {**report, "exit": done.returncode, "printed": " ".join(done.stdout.split())}

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from moeparity.cli.schemas import report_schema
 from tests.command import inside
+from tests.doctor.faulty import cut_to, older_prompt, packed, without_first
 from tests.doctor.programs import drifted, log, scored, tokens, two_layers
 
 
@@ -92,6 +93,7 @@ def test_other_batches_of_a_right_program_are_noise(
     log(tmp_path / "log.jsonl", ids, scored(current, ids, 1), right)
     of = examined(tmp_path, current, previous)
     assert (of["answer"], of["blame"]["kind"], of["exit"]) == ("noise", "nobody", 0)
+    assert all(each["recorded"] <= each["bound"] for each in of["noise"]["statistics"])
 
 
 def test_a_sampler_alone_is_held_to_the_simulated_trainer(
@@ -156,6 +158,65 @@ def test_a_mistake_in_the_model_code_is_named_without_an_earlier_checkpoint(
     log(tmp_path / "log.jsonl", ids, scored(current, ids, 1, patch=renormalised_otherwise), right)
     of = examined(tmp_path, current, None)
     assert (of["answer"], of["blame"]["named"]) == ("named", ["renormalisation"])
+
+
+def test_a_number_is_solved_for_and_what_comes_to_the_same_is_told(
+    tmp_path: Path, current: Path, ids: torch.Tensor, right: torch.Tensor
+) -> None:
+    def sharper(model: Any) -> None:
+        for layer in model.model.layers:
+            layer.self_attn.scaling *= 1.3
+
+    log(tmp_path / "log.jsonl", ids, right, scored(current, ids, 1, patch=sharper))
+    of = examined(tmp_path, current, None)
+    assert (of["answer"], of["blame"]["named"]) == ("named", ["softmax-scale(factor=1.3)"])
+    first = of["explanations"][0]
+    assert first["party"] == "trainer"
+    assert 1.27 < first["number"]["low"] < 1.3 < first["number"]["high"] < 1.33
+    assert any("attention.q_norm" in name for name in first["alike"])
+    assert "attention.q_norm" in of["parting"][0]
+    assert "no log-probability tells them apart" in " ".join(of["printed"].split())
+
+
+def test_sequences_that_see_each_other_are_named(
+    tmp_path: Path, current: Path, ids: torch.Tensor, right: torch.Tensor
+) -> None:
+    log(tmp_path / "log.jsonl", ids, packed(current, ids, 2), right)
+    of = examined(tmp_path, current, None)
+    assert (of["answer"], of["blame"]["named"]) == (
+        "named",
+        ["packing without its mask, positions running, 2 sequences"],
+    )
+
+
+@pytest.mark.parametrize("fault", ["first 2 tokens missing", "prompt computed with older weights", "top_k=10"])
+def test_tokens_that_a_side_read_otherwise_are_named(
+    tmp_path: Path, current: Path, ids: torch.Tensor, right: torch.Tensor, previous: Path, fault: str
+) -> None:
+    values = {
+        "first 2 tokens missing": lambda: without_first(current, ids, 2),
+        "prompt computed with older weights": lambda: older_prompt(current, previous, ids, 8),
+        "top_k=10": lambda: cut_to(current, ids, 10),
+    }[fault]()
+    log(tmp_path / "log.jsonl", ids, values, None if fault == "top_k=10" else right, prompt=8)
+    of = examined(tmp_path, current, previous)
+    assert (of["answer"], of["blame"]["named"]) == ("named", [fault])
+
+
+def test_two_faults_are_both_named_with_their_sides(
+    tmp_path: Path, current: Path, ids: torch.Tensor, previous: Path
+) -> None:
+    def renormalised_otherwise(model: Any) -> None:
+        for layer in model.model.layers:
+            layer.mlp.gate.norm_topk_prob = not layer.mlp.gate.norm_topk_prob
+
+    mixed = drifted(current, tmp_path / "mixed", keep=lambda name: ".layers.1." not in name)
+    log(tmp_path / "log.jsonl", ids, scored(mixed, ids, 1), scored(current, ids, 4, patch=renormalised_otherwise))
+    of = examined(tmp_path, current, previous)
+    assert of["answer"] == "named"
+    causes = {(each["name"], each["party"]) for each in of["two"]["causes"]}
+    assert causes == {("stale weights of layer 1", "sampler"), ("renormalisation", "trainer")}
+    assert of["blame"]["kind"] == "culprits"
 
 
 def test_a_fault_that_no_file_lists_is_not_given_the_nearest_name(

@@ -382,6 +382,9 @@ def write_check(folder: Path, expect: str, *, gate: str = "{metric: k3, below: 1
         ("expect: {causes: [misaligned]}", 1),
         ("expect: {interval: {below: 1e-3}}", 0),
         ("expect: {interval: {below: 2e-4}}", 3),
+        ("expect: {steps: {below: 1e-3, count: 3}}", 3),
+        ("expect: {steps: {below: 1e-3, count: 1}}", 2),
+        ("expect: {noise: nowhere.json}", 2),
         ("expect: {metrics: {k4: {below: 1}}}", 2),
         ("expect: {metrics: {}}", 2),
         ("expects: {}", 2),
@@ -391,6 +394,44 @@ def write_check(folder: Path, expect: str, *, gate: str = "{metric: k3, below: 1
 def test_a_log_is_checked_as_a_recipe_is(log: Path, expect: str, code: int) -> None:
     process = check(write_check(log.parent, expect))
     assert process.exit_code == code, (process.error, process.findings)
+
+
+@pytest.mark.parametrize(
+    ("expect", "code"),
+    [
+        ("{below: 1e-2, count: 3}", 0),
+        ("{below: 1e-2, count: 4}", 3),
+        ("{below: 1e-5, count: 3}", 1),
+        ("{metric: mean_abs_delta, below: 1.0, count: 2}", 0),
+    ],
+)
+def test_every_step_is_held_to_a_bound(tmp_path: Path, expect: str, code: int) -> None:
+    of_steps = [replace(each, step=number % 3) for number, each in enumerate(records(30, 60, 0.02))]
+    write(tmp_path / "log.jsonl", of_steps)
+    process = check(write_check(tmp_path, f"expect: {{steps: {expect}}}"))
+    assert process.exit_code == code, (process.error, process.findings)
+
+
+@pytest.mark.parametrize(("bound", "code"), [(0.5, 0), (1e-6, 1)])
+def test_a_log_is_held_to_the_noise_of_an_examination(log: Path, bound: float, code: int) -> None:
+    noise = {"level": 0.99, "statistics": [{"name": "mean_abs_delta", "bound": bound}]}
+    (log.parent / "noise.json").write_text(json.dumps({"schema": "moeparity.examination/1", "noise": noise}))
+    process = check(write_check(log.parent, "expect: {noise: noise.json}"))
+    assert process.exit_code == code, (process.error, process.findings)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "is no JSON"),
+        ('{"schema": "moeparity.metrics/1"}', "is no examination"),
+        ('{"schema": "moeparity.examination/1", "noise": null}', "has no bounds"),
+    ],
+)
+def test_what_has_no_noise_is_refused(log: Path, text: str, says: str) -> None:
+    (log.parent / "noise.json").write_text(text)
+    process = check(write_check(log.parent, "expect: {noise: noise.json}"))
+    assert (process.exit_code, says in str(process.error)) == (2, True)
 
 
 def test_a_cause_that_is_named_is_found(tmp_path: Path) -> None:

@@ -161,9 +161,11 @@ def _held_to(launch: Launch) -> Launched:
 
 def sides_of_recipe(launched_sides: tuple[Launched, Launched], graph: Graph, dtype: str, out: Path) -> LaunchedSides:
     """Both sides as text for the recipe `out`, on a graph whose checkpoint has `dtype`."""
-    temperature, origin = _temperature(launched_sides)
-    launched_sides = launched_sides[0], _sampled(launched_sides[1], temperature, origin)
-    launched_sides = _in_graph(launched_sides[0], graph), _in_graph(launched_sides[1], graph)
+    temperature, _ = _temperature(launched_sides)
+    launched_sides = (
+        on_graph(launched_sides[0], launched_sides, graph),
+        on_graph(launched_sides[1], launched_sides, graph),
+    )
     profiles: dict[Path, str] = {}
     blocks, obstacles = [], []
     for name, launched in zip(("reference", "candidate"), launched_sides, strict=True):
@@ -189,6 +191,22 @@ def sides_of_recipe(launched_sides: tuple[Launched, Launched], graph: Graph, dty
         obstacle="; ".join(obstacles),
         temperature=temperature,
     )
+
+
+def on_graph(launched: Launched, launched_sides: Sequence[Launched], graph: Graph) -> Launched:
+    """One of the launched sides, without values for addresses that match no node of the model, and, if it is a server
+    that divides by the request's temperature, with that temperature.
+    """
+    return _in_graph(_sampled(launched, *_temperature(launched_sides)), graph)
+
+
+def as_variant(launched: Launched, name: str) -> tuple[Variant, Profile]:
+    """A side of `on_graph` as a recipe's variant, and its profile, which is called `name` if it is not a shipped one.
+    Raises SpecError.
+    """
+    side = launched.side
+    text = combined(side, launched.launch, name) if side.further or side.sets else None
+    return _loaded(launched, text, Path(name))
 
 
 def _in_graph(launched: Launched, graph: Graph) -> Launched:
@@ -303,7 +321,7 @@ def _other_functions(
     return other_functions(graph, dtype, [variant for variant, _ in loaded], [p for _, p in loaded], Where(out))
 
 
-def _temperature(launched_sides: tuple[Launched, Launched]) -> tuple[float | None, str]:
+def _temperature(launched_sides: Sequence[Launched]) -> tuple[float | None, str]:
     """The sampler's temperature and the place that sets it; (None, "") if none does. The server's launch file is asked
     first, then the trainer's, since a trainer passes one to the server that it starts.
     """

@@ -173,6 +173,14 @@ class Expect(Expecting):
         return self
 
 
+class StepBound(Model):
+    """A bound that every step of a log must keep, and how many steps there must be."""
+
+    metric: Literal["k3", "mean_abs_delta"] = "k3"
+    below: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    count: Annotated[int, Field(ge=2)]
+
+
 class LogExpect(Expecting):
     """What `moeparity check` holds a log to. All of it must be met; what is not named is not looked at.
 
@@ -190,3 +198,11 @@ class LogExpect(Expecting):
     """Bounds that the gate's whole interval must keep, as for a recipe."""
     causes: Literal["none"] | list[str] | None = None
     """Causes that the diagnosis must name, by their names in the report; it may name more. `none`: it names none."""
+    steps: StepBound | None = None
+    """The common gate of pull requests: a bound on every step of a short run at learning rate 0. Open with fewer steps
+    than `count`.
+    """
+    noise: str | None = None
+    """A file that `moeparity doctor --json` wrote, relative to this one: no statistic of its noise may lie beyond the
+    bound there, below which a run without a mistake lies at its level.
+    """

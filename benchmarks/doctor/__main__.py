@@ -1,0 +1,66 @@
+"""Runs of transformers with a planted fault or without one, examined by the doctor: what it names, and what wrongly.
+
+    python -m benchmarks.doctor FOLDER [--cases 60] [--seed 1] [--out PAGE]
+
+Each case is drawn: two models of transformers score tokens, each in batches of its own size and with its own kernel of
+attention, and one of them may have a fault, or each one. They are two layers of the shipped checkpoint, whose weights
+an update has moved by a drawn fraction. FOLDER keeps a line for each case, and a second run goes on behind the last.
+Exits with 1 if anything is given a wrong name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.doctor.case import KINDS, WRONG, examined, verdict
+from benchmarks.doctor.page import page
+from tests.doctor.programs import two_layers
+
+
+def main() -> int:
+    """Examine the cases that are missing, and print a table of all, or write the page."""
+    options = _options()
+    torch.set_num_threads(1)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    cases = _cases(options.folder, options.seed, options.cases)
+    for kind in KINDS:
+        counts = Counter(verdict(case) for case in cases if case["kind"] == kind)
+        print(f"{kind:<10}", ", ".join(f"{count} {name}" for name, count in counts.most_common()))
+    if options.out is not None:
+        options.out.write_text(page(cases, options.seed), "utf-8")
+    # A page says itself what was named wrongly.
+    return int(options.out is None and any(verdict(case) == WRONG for case in cases))
+
+
+def _cases(folder: Path, seed: int, count: int) -> Sequence[dict[str, Any]]:
+    """All cases of a seed, those that no earlier run kept examined now."""
+    lines = folder / f"cases-{seed}.jsonl"
+    cases = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
+    current = folder / "current"
+    if not current.exists():
+        two_layers(current)
+    with lines.open("a", encoding="utf-8") as file:
+        for number in range(len(cases), count):
+            cases.append(examined(folder, seed, number, current))
+            print(json.dumps(cases[-1]), file=file, flush=True)
+    return cases[:count]
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.doctor", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--cases", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="write the page, as Markdown, to this file")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,123 @@
+"""All that simulates: the model, the tokens, the plans of the profiles, and what ran so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor
+
+from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis, runnable
+from moeparity.doctor.noise import drawn
+from moeparity.doctor.readings import Cut, Packs, Prompts, Rows, Shift, Split
+from moeparity.doctor.scores import Run, scores
+from moeparity.doctor.tokens import prompts_of, rewritten, shifted
+from moeparity.inputs.model import Model
+from moeparity.inputs.tokens.tokenset import TokenSet
+from moeparity.plan.bound import BoundGraph
+from moeparity.plan.schedule.steps import MicroBatches, Schedule
+from moeparity.progress import Callback
+
+AS_RUN = "as run"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A simulation: a hypothesis under a profile."""
+
+    profile: str
+    hypothesis: str
+
+
+@dataclass(slots=True)
+class Bench:
+    """All that simulates.
+
+    bases: the plans with nothing wrong, by profile, as engines run them. exact: the same in fp32. Hypotheses run in
+    fp32: what a mistake makes shows without the rounding noise of two simulations, which is as large as that of two
+    engines. steps: the recorded schedules of bases. scored: log P of all scored tokens in nats, fp64 [N], of what ran
+    so far.
+    """
+
+    model: Model
+    tokens: TokenSet
+    bases: Mapping[str, BoundGraph]
+    exact: Mapping[str, BoundGraph]
+    progress: Callback | None
+    steps: Mapping[str, Schedule | MicroBatches] = field(default_factory=dict)
+    scored: dict[Key, Tensor] = field(default_factory=dict)
+
+    @property
+    def prompts(self) -> Prompts:
+        """Where the sequences begin and end, and their prompts."""
+        return prompts_of(self.tokens)
+
+    def start(self) -> None:
+        """Run what has nothing wrong."""
+        of_whole_sequences = {name: plan for name, plan in self.bases.items() if name not in self.steps}
+        engines = {**self.bases, **drawn(of_whole_sequences)}
+        plans = {Key(name, AS_RUN): Run(plan, self.steps.get(name)) for name, plan in engines.items()}
+        exact = {Key(profile, AS_CONFIGURED.name): Run(plan) for profile, plan in self.exact.items()}
+        self.scored |= scores(self.model, self.tokens, plans | exact, self.progress)[0]
+
+    @property
+    def engines(self) -> list[Tensor]:
+        """What engines without a mistake make of the tokens: fp64 [N] each."""
+        return [values for key, values in self.scored.items() if key.hypothesis == AS_RUN]
+
+    def score(self, hypotheses: Sequence[Hypothesis], profiles: Iterable[str]) -> None:
+        """Run hypotheses under profiles, all that read the tokens of the log in one pass; what an op refuses is left
+        out.
+        """
+        prompts, runs, cuts = self.prompts, {}, self._cuts(hypotheses)
+        for profile in dict.fromkeys(profiles):
+            plain = [each for each in hypotheses if not isinstance(each.reading, Rows | Shift | Cut)]
+            plans = runnable(plain, self.exact[profile])
+            for each in plain:
+                if each.name in plans:
+                    steps = each.reading.schedule(prompts) if isinstance(each.reading, Packs | Split) else None
+                    runs[Key(profile, each.name)] = Run(plans[each.name], steps)
+            self._shift(hypotheses, profile)
+            self._rewrite([each for each in hypotheses if isinstance(each.reading, Rows)], profile, prompts)
+            if cuts:
+                runs[Key(profile, AS_CONFIGURED.name)] = Run(self.exact[profile])
+        by_key = {key: cuts for key in runs if key.hypothesis == AS_CONFIGURED.name}
+        scored, masses = scores(self.model, self.tokens, runs, self.progress, by_key)
+        self.scored |= scored
+        self.scored |= {Key(key.profile, name): scored[key] - mass for (key, name), mass in masses.items()}
+
+    def _cuts(self, hypotheses: Sequence[Hypothesis]) -> dict[str, Cut]:
+        return {each.name: each.reading for each in hypotheses if isinstance(each.reading, Cut)}
+
+    def _shift(self, hypotheses: Sequence[Hypothesis], profile: str) -> None:
+        """Score those that recorded values beside other tokens."""
+        right = self.scored[Key(profile, AS_CONFIGURED.name)]
+        sequence = self.tokens.loss_mask.cpu().nonzero()[:, 0]
+        for each in hypotheses:
+            if isinstance(each.reading, Shift):
+                self.scored[Key(profile, each.name)] = shifted(right, each.reading.by, sequence)
+
+    def _rewrite(self, hypotheses: Sequence[Hypothesis], profile: str, prompts: Prompts) -> None:
+        """Score those that read other tokens; where a token has none before it any more, nothing is changed."""
+        for each in hypotheses:
+            assert isinstance(each.reading, Rows)
+            spans = zip(prompts.grid.spans, prompts.grid.prompts, strict=True)
+            sources = [each.reading.sources(last - first, prompt) for (first, last), prompt in spans]
+            of = rewritten(self.tokens, sources, prompts)
+            key = Key(profile, each.name)
+            values = scores(self.model, of.tokens, {key: Run(self.exact[profile])}, self.progress)[0][key]
+            self.scored[key] = self.scored[Key(profile, AS_CONFIGURED.name)].clone()
+            self.scored[key][of.scored] = values
+
+    def first(self, sequences: int) -> Bench:
+        """The same of the first sequences alone; nothing but what has nothing wrong ran on it."""
+        tokens = self.tokens
+        rows = replace(
+            tokens,
+            input_ids=tokens.input_ids[:sequences],
+            loss_mask=tokens.loss_mask[:sequences],
+            attention_mask=tokens.attention_mask[:sequences],
+        )
+        count = int(rows.loss_mask.sum())
+        right = {key: x[:count] for key, x in self.scored.items() if key.hypothesis in {AS_RUN, AS_CONFIGURED.name}}
+        return replace(self, tokens=rows, scored=right, progress=None)

@@ -1,0 +1,44 @@
+"""What there is and what it was taken for, in three lines, and what is left aside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from moeparity.doctor.engines import Engine
+from moeparity.doctor.evidence import Evidence, Gathered
+from moeparity.doctor.report import PARTIES, Party
+from moeparity.errors import counted, display_path
+from moeparity.output.words import enumerated, few
+
+_ASIDE = 4
+
+
+def evidence_lines(material: Gathered, engines: Mapping[Party, Engine]) -> Iterator[str]:
+    """The tokens and who recorded them; the weights; the engines, if anything was simulated."""
+    evidence, of_log = material.evidence, material.of_log
+    sequences = counted(int(torch.unique(of_log.sequence).numel()), "sequence")
+    logs = few([display_path(path) for path in (*evidence.logs, *evidence.trainer_logs)], 2)
+    routes = "" if of_log.tokens.routed_experts is None else ", with routes"
+    tokens, parties = int(of_log.mask.sum()), enumerated([*of_log.recorded])
+    yield f"{logs}: {tokens:,} tokens of {sequences}, recorded by {parties}{routes}"
+    before = (
+        "no checkpoint of the weights before the update"
+        if evidence.previous is None
+        else f"{display_path(evidence.previous)}: those before the update"
+    )
+    yield f"{display_path(evidence.checkpoint)}: the weights that both sides were to have; {before}"
+    if engines:
+        yield "; ".join(f"{party}: {engines[party].name} {engines[party].by}" for party in PARTIES)
+
+
+def aside_lines(evidence: Evidence) -> Iterator[str]:
+    """What is not used, each with its reason; of many the first."""
+    for stranger in evidence.strangers[:_ASIDE]:
+        # What else the reader of such a file expected is of use to who meant to give one.
+        yield f"not used: {stranger.reason.splitlines()[0].partition('. ')[0].removesuffix('.')}"
+    more = len(evidence.strangers) - _ASIDE
+    if more > 0:
+        names = few([display_path(each.path) for each in evidence.strangers[_ASIDE:]], _ASIDE)
+        yield f"not used, for reasons of their own: {names}"

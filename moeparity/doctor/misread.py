@@ -1,0 +1,115 @@
+"""Hypotheses about tokens: left off, given twice, seen by other sequences, counted otherwise, kept from older weights,
+recorded beside the wrong token or of a truncated distribution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from moeparity.doctor.hypotheses import Hypothesis, Number, Plant, weighted
+from moeparity.doctor.readings import Cut, Packs, Prompts, Rows, Shift, Split
+from moeparity.plan.faults.reader import shipped_faults
+from moeparity.plan.graph import Graph
+
+_DROPPED = (1, 2, 3, 4, 8)
+_PACKED = (2, 4, 8)
+_SHIFTS = (-2, -1, 1, 2)
+_CUTS: dict[str, tuple[float, ...]] = {
+    "top_k": (5, 10, 20, 40, 50, 100),
+    "top_p": (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99),
+    "min_p": (0.01, 0.02, 0.05, 0.1, 0.2),
+}
+
+
+def misread(graph: Graph, previous: Path | None, prompts: Prompts) -> Iterator[Hypothesis]:
+    """All that are possible with these tokens."""
+    yield from _rows(prompts)
+    for running in (False, True):
+        for count in dict.fromkeys(min(count, prompts.grid.sequences) for count in _PACKED):
+            yield _packs(count, running=running)
+    yield from map(_shift, _SHIFTS)
+    for by, values in _CUTS.items():
+        yield from (_cut(by, value) for value in values)
+    if prompts.shortest > 1:
+        yield from _in_two_steps(graph, previous)
+
+
+def _rows(prompts: Prompts) -> Iterator[Hypothesis]:
+    advice = "compare the token ids that this side was given with the log's: template, BOS, the cut behind the prompt"
+    for count in (count for count in _DROPPED if count < prompts.shortest):
+        yield Hypothesis(
+            name="first token missing" if count == 1 else f"first {count} tokens missing",
+            says="never saw the first token" if count == 1 else f"never saw the first {count} tokens",
+            change=advice,
+            reading=Rows(dropped=count),
+            number=Number(family="first tokens missing", name="tokens", value=count),
+        )
+    yield Hypothesis(name="prompt missing", says="never saw the prompt", change=advice, reading=Rows(dropped="prompt"))
+    yield Hypothesis(
+        name="first token twice", says="was given the first token twice", change=advice, reading=Rows(repeated="first")
+    )
+    if prompts.shortest > 1:
+        yield Hypothesis(
+            name="last token of the prompt twice",
+            says="was given the last token of the prompt twice",
+            change=advice,
+            reading=Rows(repeated="prompt"),
+        )
+
+
+def _packs(count: int, *, running: bool) -> Hypothesis:
+    family = "packing without its mask" + (", positions running" if running else "")
+    return Hypothesis(
+        name=f"{family}, {count} sequences",
+        says=f"computed packs of {count} sequences in which each sees those before it",
+        change="give attention the borders of the sequences: cu_seqlens, a block-diagonal mask, or position_ids that "
+        "start anew at each",
+        reading=Packs(sequences=count, running=running),
+        number=Number(family=family, name="sequences", value=count),
+    )
+
+
+def _shift(by: int) -> Hypothesis:
+    return Hypothesis(
+        name=f"values {abs(by)} {'late' if by < 0 else 'early'}",
+        says=f"recorded each value beside the token {abs(by)} {'behind' if by < 0 else 'before'} its own",
+        change="align the columns: logits at position i score token i + 1",
+        reading=Shift(by=by),
+        number=Number(family="values shifted", name="by", value=by),
+    )
+
+
+def _cut(by: str, value: float) -> Hypothesis:
+    return Hypothesis(
+        name=f"{by}={value:g}",
+        says=f"recorded log-probabilities renormalised over what {by}={value:g} keeps",
+        change=f"record raw log-probabilities, or apply {by} on both sides",
+        reading=Cut(by=by, value=value),
+        number=Number(family=f"truncation by {by}", name=by, value=value),
+    )
+
+
+def _in_two_steps(graph: Graph, previous: Path | None) -> Iterator[Hypothesis]:
+    offset = shipped_faults()["rope-offset"]
+    rotary = [node.name for node in graph.nodes if node.op.name in offset.spec.sits.op]
+    for by in _SHIFTS if rotary else ():
+        yield Hypothesis(
+            name=f"positions of the response {by:+d}",
+            says=f"counted the positions of the response {by:+d} off behind those of the prompt",
+            change="compare the position ids of decoding with those of the prompt",
+            plants=tuple(Plant(node=node, fault=offset, values=(("offset", by),), phase="chunk") for node in rotary),
+            reading=Split(),
+            number=Number(family="positions of the response", name="by", value=by),
+        )
+    if previous is not None:
+        fault = shipped_faults()["weights-of-another-checkpoint"]
+        values = (("checkpoint", str(previous)),)
+        names = [node.name for node in weighted(graph)]
+        yield Hypothesis(
+            name="prompt computed with older weights",
+            says=f"read keys and values of the prompt that {previous.name} computed",
+            change="clear the prefix cache and all keys and values when weights change",
+            plants=tuple(Plant(node=name, fault=fault, values=values, phase="prefill") for name in names),
+            reading=Split(),
+        )

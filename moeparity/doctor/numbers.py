@@ -1,0 +1,136 @@
+"""Faults that leave a number open: tried on a grid beside the other hypotheses, then solved for where it leads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from moeparity.doctor.hypotheses import Hypothesis, Number, Plant
+from moeparity.evidence.explain.numbers import solve
+from moeparity.ops.attribute import Value
+from moeparity.plan.address import role
+from moeparity.plan.faults.fault import Fault, planted, written
+from moeparity.plan.faults.plant import candidates, start
+from moeparity.plan.faults.reader import shipped_faults
+from moeparity.plan.graph import Graph, Node
+from moeparity.plan.spec.fault_schema import FreeValue
+
+FACTORS = (0.7, 1.4)
+"""A number is tried at so many times what it has to be."""
+_SHORTEST = 4
+"""Nobody's window is shorter."""
+_BASES = (1e3, 3e3, 1e4, 3e4, 1e5, 2e5, 5e5, 1e6, 3e6, 1e7, 3e7)
+_EPS = (0.0, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+GRIDS = {"rope-base": _BASES, "norm-eps": _EPS}
+"""Where a number may be off by decades."""
+LEFT_OUT = {
+    "softmax-scale-of-another-width": "is a softmax-scale",
+    "rope-offset": "rotations are relative, so it changes rounding alone",
+    "capacity-drop": "depends on the batches, which the evidence does not tell",
+}
+"""Faults with an open number that are not tried, and why."""
+_WINDOW = "window"
+_OF_PADDING = "mask-shifted"
+_BY_ROLE = "weights-scaled"
+"""The fault that a program plants in the nodes of one role: all layers' q_proj, say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """Hypotheses that differ in one number: a fault with one value open, at the same nodes.
+
+    free: the name of the open value. nominal: what it has to be, as far as that is a number. grid: the values to try
+    first. of: at which nodes, as a clause; "" where it is all at which the fault can sit.
+    """
+
+    fault: Fault
+    nodes: tuple[str, ...]
+    free: str
+    nominal: float | None
+    grid: tuple[float | int, ...]
+    of: str = ""
+
+    @property
+    def name(self) -> str:
+        """By which reports know it, whatever the number."""
+        return f"{self.fault.name} of {self.of}" if self.of else self.fault.name
+
+    @property
+    def is_solved(self) -> bool:
+        """Whether any number is possible, and not only those of the grid."""
+        return self.fault.free[self.free].type == "number"
+
+    def at(self, value: float) -> Hypothesis:
+        """The hypothesis with a number."""
+        number: Value = value if self.is_solved else int(value)
+        plant = Plant(node="", fault=self.fault, values=((self.free, number),))
+        words = planted(self.fault, {self.free: number}).in_words
+        return Hypothesis(
+            name=f"{self.fault.name}({self.free}={_text(number)})" + (f" of {self.of}" if self.of else ""),
+            says=f"computes as if {words}" + (f", at {self.of}" if self.of else ""),
+            change=f"look for {self.fault.name} (docs/faults.md) in this side's model code and configuration",
+            plants=tuple(replace(plant, node=node) for node in self.nodes),
+            number=Number(family=self.name, name=self.free, value=float(value)),
+            plainness=2 if self.of else 1,
+        )
+
+    def members(self) -> Iterator[Hypothesis]:
+        """The hypotheses of the grid."""
+        return map(self.at, self.grid)
+
+
+def _text(number: Value) -> str:
+    return f"{number:.4g}" if isinstance(number, float) and number != round(number, 12) else written(number)
+
+
+def families(graph: Graph, length: int, *, padded: bool) -> Iterator[Family]:
+    """Each fault with one open number, for a model and sequences of at most `length` tokens, some of them `padded`."""
+    width = next((int(node.params["dim"]) for node in graph.nodes if "dim" in node.params), 0)
+    groups: dict[tuple[str, str], list[Node]] = {}
+    for node in graph.nodes:
+        for fault in candidates(graph, node):
+            if fault.name in LEFT_OUT or (fault.name == _OF_PADDING and not padded):
+                continue
+            if _open_number(fault) is not None:
+                of = role(node.name) if fault.name == _BY_ROLE else ""
+                groups.setdefault((fault.name, of), []).append(node)
+    for (name, of), nodes in groups.items():
+        fault = shipped_faults()[name]
+        free = _open_number(fault)
+        assert free is not None
+        nominal = start(nodes[0], fault.free[free]) if fault.free[free].type == "number" else None
+        grid = tuple(_grid(fault, fault.free[free], nominal, length, width))
+        if grid:
+            names = tuple(node.name for node in nodes)
+            yield Family(fault=fault, nodes=names, free=free, nominal=nominal, grid=grid, of=of)
+
+
+def _open_number(fault: Fault) -> str | None:
+    """The one value that a fault leaves open, if it is a number."""
+    left_open = [name for name, free in fault.free.items() if free.default is None]
+    is_number = len(left_open) == 1 and fault.free[left_open[0]].type in {"number", "whole", "width"}
+    return left_open[0] if is_number else None
+
+
+def _grid(fault: Fault, free: FreeValue, nominal: float | None, length: int, width: int) -> Iterator[float | int]:
+    """The values to try first, without that which the node has. width: of the columns that are rotated."""
+    tried = [value for value in free.tried if not isinstance(value, str)]
+    if nominal is not None:
+        factors = tuple(nominal * factor for factor in FACTORS)
+        values = GRIDS.get(fault.name) or (factors if fault.name == _BY_ROLE else (*factors, *tried))
+        yield from sorted({float(value) for value in values if not math.isclose(value, nominal)})
+    elif free.type == "width":
+        yield from (width * quarters // 4 for quarters in (1, 2, 3))
+    elif fault.name == _WINDOW:
+        yield from (int(value) for value in tried if _SHORTEST <= value < length)
+    else:
+        yield from map(int, tried)
+
+
+def solved(family: Family, near: float, remainder: Callable[[Hypothesis], float]) -> list[Hypothesis]:
+    """The family with the number that leaves least of a difference, then with plain numbers beside it, the plainest
+    last; () if the number makes no difference.
+    """
+    numbers = solve(lambda x: remainder(family.at(x)), near, near=near != 0)
+    return [family.at(x) for x in numbers]

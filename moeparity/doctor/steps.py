@@ -1,0 +1,51 @@
+"""The steps that a server recorded, taken for the simulation of the sampler if they are those of the log's tokens."""
+
+from __future__ import annotations
+
+import filecmp
+from itertools import combinations
+from pathlib import Path
+
+from moeparity.doctor.engines import Engine
+from moeparity.doctor.evidence import Batch, Evidence
+from moeparity.errors import SpecError, display_path
+from moeparity.inputs.model import Model
+from moeparity.inputs.tokens.grid import token_grid
+from moeparity.plan.bound import BoundGraph
+from moeparity.plan.rule import Rule
+from moeparity.plan.schedule.steps import MicroBatches, Schedule
+
+_ENDS = ".schedule.jsonl", ".tokens.jsonl"
+"""How names end that a server's plugin gives its steps and their tokens (docs/served.md)."""
+
+
+def recorded_steps(
+    evidence: Evidence, of_log: Batch, sampler: Engine, model: Model, rules: tuple[Rule, ...]
+) -> tuple[tuple[BoundGraph, Schedule | MicroBatches] | None, str]:
+    """The sampler's plan with the steps on which it runs, and what is said of the file; None, with the reason, if the
+    steps are not those of these tokens; "" if there is no such file.
+    """
+    files = _of_log(evidence)
+    if not files:
+        return None, ""
+    if len(files) > 1:
+        return None, f"{len(files)} recorded schedules, and none is named as the log's tokens: none is used"
+    (file,) = files
+    name = display_path(file)
+    if of_log.left_out:
+        return None, f"{name}: the server's steps are not used, since sequences without a scored token were left out"
+    try:
+        steps = sampler.on_steps(file, model.graph, token_grid(of_log.tokens, with_ids=False), model.dtype, rules)
+    except SpecError as error:
+        return None, f"{name}: the server's steps are not used: {error}"
+    return steps, f"{name}: the server's steps: the sampler is simulated on these"
+
+
+def _of_log(evidence: Evidence) -> list[Path]:
+    """The schedules that may be of the log's tokens: that of their name, or else all that differ."""
+    end, tokens_end = _ENDS
+    names = {path.name for path in evidence.logs}
+    same_named = [path for path in evidence.schedules if path.name.replace(end, tokens_end) in names]
+    every = evidence.schedules
+    copies = {path for first, path in combinations(every, 2) if filecmp.cmp(first, path, shallow=False)}
+    return same_named[:1] or [path for path in every if path not in copies]

@@ -1,0 +1,36 @@
+"""The bounds of an examination's noise, to which a later log is held."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from moeparity import paths
+from moeparity.errors import SpecError, Where, display_path
+
+_SCHEMA = "moeparity.examination/"
+
+
+def noise_bounds(file: str, where: Where) -> Mapping[str, float]:
+    """By metric the bound of what legal arithmetic makes, from a file that `moeparity doctor --json` wrote; `where` is
+    the file that names it. Raises SpecError.
+    """
+    path = where.path.parent / file
+    if not paths.present(path):
+        raise SpecError(f"{where}: expect.noise: there is no file {display_path(path)}. Check the path.")
+    try:
+        examination = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise SpecError(f"{where}: expect.noise: {display_path(path)} is no JSON ({error}).") from None
+    if not isinstance(examination, dict) or not str(examination.get("schema", "")).startswith(_SCHEMA):
+        raise SpecError(
+            f"{where}: expect.noise: {display_path(path)} is no examination. Write one with `moeparity doctor EVIDENCE "
+            "--json FILE`."
+        )
+    noise = examination.get("noise")
+    if noise is None:
+        raise SpecError(
+            f"{where}: expect.noise: {display_path(path)} has no bounds, since fewer than three engines could be "
+            "simulated for its model. Drop `noise`, and set `metrics`."
+        )
+    return {statistic["name"]: float(statistic["bound"]) for statistic in noise["statistics"]}

@@ -1,0 +1,55 @@
+"""Faults with an open number, as families of hypotheses."""
+
+from __future__ import annotations
+
+import pytest
+
+from moeparity.doctor.numbers import LEFT_OUT, Family, families, solved
+from moeparity.inputs.model import open_model
+from moeparity.plan.graph import Graph
+from tests.doctor.programs import QUICKSTART
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return open_model(QUICKSTART, device="cpu").graph
+
+
+@pytest.fixture(scope="module")
+def every(graph: Graph) -> dict[str, Family]:
+    return {family.name: family for family in families(graph, 24, padded=False)}
+
+
+def test_each_open_number_is_a_family(every: dict[str, Family]) -> None:
+    assert {"rope-base", "norm-eps", "softmax-scale", "temperature-in-the-head", "window"} <= every.keys()
+    assert "weights-scaled of layers[*].attention.v_proj" in every
+    assert not {*every} & {*LEFT_OUT, "mask-shifted"}
+    assert len(every["weights-scaled of layers[*].attention.v_proj"].nodes) == 4
+
+
+def test_the_mask_of_padding_is_tried_where_there_is_padding(graph: Graph) -> None:
+    assert "mask-shifted" in {family.name for family in families(graph, 24, padded=True)}
+
+
+def test_what_a_number_has_to_be_is_not_tried(every: dict[str, Family]) -> None:
+    assert every["rope-base"].nominal == 10_000
+    assert 10_000 not in every["rope-base"].grid
+    assert all(4 <= window < 24 for window in every["window"].grid)
+
+
+def test_a_member_has_the_number_at_every_node(every: dict[str, Family]) -> None:
+    member = every["softmax-scale"].at(1.3)
+    assert member.name == "softmax-scale(factor=1.3)"
+    assert member.family == "softmax-scale"
+    assert [plant.values for plant in member.plants] == [(("factor", 1.3),)] * 4
+    assert not every["window"].is_solved
+    assert every["window"].at(8).plants[0].values == (("window", 8),)
+
+
+def test_a_number_is_solved_for(every: dict[str, Family]) -> None:
+    def remainder(hypothesis: object) -> float:
+        return (float(getattr(hypothesis, "number").value) - 1.3) ** 2 + 0.01  # noqa: B009
+
+    numbers = [each.number.value for each in solved(every["softmax-scale"], 1.4, remainder) if each.number]
+    assert abs(numbers[0] - 1.3) < 0.01
+    assert 1.3 in numbers

@@ -1,0 +1,71 @@
+"""Recorded routes beside those of simulations: a program's own, those of one that routes otherwise, and strangers'."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.doctor.programs import command
+
+
+@pytest.fixture(scope="module")
+def routes(small: Path, few_ids: torch.Tensor) -> torch.Tensor:
+    """What transformers routes: int64 [6, 16, 2, K]."""
+    model = AutoModelForCausalLM.from_pretrained(small, dtype=torch.bfloat16, attn_implementation="eager").eval()
+    with torch.no_grad():
+        by_layer = model(few_ids, use_cache=False, output_router_logits=True).router_logits
+    top = [logits.topk(model.config.num_experts_per_tok, -1).indices.view(*few_ids.shape, -1) for logits in by_layer]
+    return torch.stack(top, 2)
+
+
+def examined(folder: Path, routes: torch.Tensor, small: Path, out: Path) -> tuple[dict[str, Any], str]:
+    """The examination of a log with these routes, and what is said of them."""
+    path = folder / "log.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    for record, of_sequence in zip(records, routes.tolist(), strict=True):
+        record["routed_experts"] = of_sequence
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    of = command(folder, "--checkpoint", small, "--sampler", "hf-eager", out=out)
+    (says,) = [clue["says"] for clue in of["clues"] if "routes" in clue["says"]]
+    return of, says
+
+
+def test_a_programs_own_routes_are_noise(run_folder: Path, routes: torch.Tensor, small: Path, tmp_path: Path) -> None:
+    of, says = examined(run_folder, routes, small, tmp_path / "out.json")
+    share = re.search(r"nothing wrong at ([\d.]+)% of 192 token-layers; hf-eager and vllm, which make no mistake", says)
+    assert share is not None
+    assert float(share[1]) < 2
+    assert "more than noise" not in says
+    assert "with routes" in of["evidence"][0]
+
+
+def test_it_says_from_which_layer_on_routes_are_others(
+    run_folder: Path, routes: torch.Tensor, small: Path, tmp_path: Path
+) -> None:
+    moved = routes.clone()
+    moved[:, :, 1] = (moved[:, :, 1] + 1) % 24
+    _, says = examined(run_folder, moved, small, tmp_path / "out.json")
+    assert "more than noise from layer 1 on" in says
+
+
+def test_routes_of_another_model_are_not_compared(
+    run_folder: Path, routes: torch.Tensor, small: Path, tmp_path: Path
+) -> None:
+    _, says = examined(run_folder, routes[..., :1], small, tmp_path / "out.json")
+    assert "of another model, and not compared" in says
+
+
+def test_a_server_is_simulated_on_its_steps(
+    run_folder: Path, routes: torch.Tensor, small: Path, tmp_path: Path
+) -> None:
+    steps = [[[row, place, place + 1] for row in range(6)] for place in range(15)]
+    (run_folder / "steps.jsonl").write_text("".join(json.dumps({"spans": step}) + "\n" for step in steps))
+    _, says = examined(run_folder, routes, small, tmp_path / "out.json")
+    assert "hf-eager on its recorded steps with nothing wrong" in says
+    assert "more than noise" not in says

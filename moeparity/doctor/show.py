@@ -103,8 +103,8 @@ _SHORT: dict[Answer, str] = {
 def cause(of: Examination) -> str:
     """The answer as a sentence, with how much it explains."""
     if of.two is not None:
-        both = " and ".join(f"the {each.party} {each.says}" for each in of.two.causes)
-        return f"{both}: both explain {_share(of.two.share)} of the difference, what is left is no more than noise"
+        sentences = " and ".join(f"the {each.party} {each.says}" for each in of.two.causes)
+        return f"{sentences}: both explain {_share(of.two.share)} of the difference, what is left is no more than noise"
     if of.answer == "named":
         first = of.explanations[0]
         is_noise = of.left.low < BEYOND * of.legal

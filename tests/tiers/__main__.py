@@ -62,8 +62,8 @@ def _choose(arguments: argparse.Namespace) -> None:
         "Written by `python -m tests.tiers choose`: tests that only `pytest --all` runs, since others cover the same "
         "lines, choices, models, commands and bad files, and they take long."
     )
-    kept = _held_back()[0] if arguments.default else []
-    HELD_BACK.write_text(written(sorted({*kept, *choice.held_back}), about), "utf-8")
+    older = _held_back()[0] if arguments.default else []
+    HELD_BACK.write_text(written(sorted({*older, *choice.held_back}), about), "utf-8")
     print(
         f"default {len(choice.default)} tests, {choice.seconds:.0f} s on one core, of which {choice.covering} cover "
         f"everything; held back {len(choice.held_back)}; all {choice.all_seconds:.0f} s"

@@ -48,22 +48,22 @@ class Sampler(nn.Module):
 def served(tmp_path_factory: pytest.TempPathFactory) -> tuple[RankTrace, list[Forward], list[torch.Tensor]]:
     """Two steps, with what the sampler gave; behind each other log-probabilities are taken outside of all modules."""
     folder = tmp_path_factory.mktemp("served") / "trace"
-    model, sampler, given = Served(), Sampler(), []
+    model, sampler, sampled = Served(), Sampler(), []
     with torch.inference_mode(), moeparity.capture(folder, save="*"):
         for step in range(2):
             logits = model(torch.arange(step, step + 3))
-            given.append(sampler(logits))
+            sampled.append(sampler(logits))
             (logits + 1).log_softmax(-1, dtype=torch.float32)
     trace = open_trace(folder).ranks[0]
-    return trace, forwards(trace, load_map("vllm", Where(folder))), given
+    return trace, forwards(trace, load_map("vllm", Where(folder))), sampled
 
 
 def test_the_sampler_is_of_the_forward_before_it(
     served: tuple[RankTrace, list[Forward], list[torch.Tensor]],
 ) -> None:
-    trace, ways, given = served
+    trace, ways, sampled = served
     assert [way.ids.tolist() for way in ways] == [[[0, 1, 2]], [[1, 2, 3]]]
-    for way, log_probs in zip(ways, given, strict=True):
+    for way, log_probs in zip(ways, sampled, strict=True):
         value = way.value(LOG_PROBS, trace.contents.values)
         assert value is not None
         shown = trace.tensor(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,7 +109,7 @@ def test_what_is_reduced_later_is_handed_through_additions_and_gates(tmp_path: P
 @pytest.mark.parametrize("profile", REDUCED_AT_ONCE)
 @pytest.mark.parametrize(("config", "gated"), [(DEEPSEEK_V3, ()), (QWEN2_MOE, ("shared",))])
 def test_servers_reduce_routed_and_shared_experts_at_once(
-    tmp_path: Path, config: Mapping[str, object], gated: tuple[str, ...], profile: str
+    tmp_path: Path, config: dict[str, Any], gated: tuple[str, ...], profile: str
 ) -> None:
     """As vLLM's MoERunner.forward does; tests/real/test_vllm_cpu_ranks.py has the bits of two ranks."""
     plan = on_ranks(graph(tmp_path, config), tensor=2, profile=profile)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from moeparity.doctor.bench import AS_RUN, Bench, Key
-from moeparity.doctor.engines import DEFAULTS, HERE, Engine, engines, shipped
+from moeparity.doctor.engines import DEFAULTS, HERE, Engine, bound_alike, engines, shipped
 from moeparity.doctor.evidence import Batch, Evidence, Gathered, find, gathered
 from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis
 from moeparity.doctor.judge import Difference
@@ -25,12 +25,14 @@ from moeparity.inputs.weights.fit import check
 from moeparity.logs.record import Sampling
 from moeparity.metrics.verdict import Interval
 from moeparity.plan.engine_profile import overrides
-from moeparity.plan.schedule.steps import MicroBatches, Schedule
+from moeparity.plan.rule import Rule
+from moeparity.plan.schedule.steps import FORWARD, MicroBatches, Phase, Schedule
 from moeparity.progress import Callback
 
 LEGAL = ("hf-eager", "vllm", "megatron")
 """Profiles of engines that make no mistake; what lies between two of them is noise."""
 SEQUENCES = 64
+_IN_STEPS: tuple[Phase, ...] = (FORWARD, "prefill", "chunk")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,16 +195,23 @@ def _bench(
         sampler = replace(of_party["sampler"], name=f"{of_party['sampler'].name} on its recorded steps")
         of_party = {**of_party, "sampler": sampler}
     parties = {engine.name: engine for engine in of_party.values()}
-    bases = {name: engine.plan(model.graph, model.dtype, rules) for name, engine in parties.items()}
-    exact = {name: engine.exact(model.graph, rules) for name, engine in parties.items()}
-    for name in LEGAL:
-        if name not in bases:
-            with suppress(SpecError, GraphError):
-                bases[name] = shipped(name, "").plan(model.graph, model.dtype, rules)
+    exact = bound_alike({name: each.alone for name, each in parties.items()}, model.graph, "fp32", rules, _IN_STEPS)
+    bases = bound_alike(parties | _legal(parties, model, rules), model.graph, model.dtype, rules)
     schedules: dict[str, Schedule | MicroBatches] = {}
     if steps is not None:
         bases[sampler.name], schedules[sampler.name] = steps
     return Bench(model, tokens, bases, exact, progress, schedules), of_party, (note,) if note else ()
+
+
+def _legal(parties: Mapping[str, Engine], model: Model, rules: tuple[Rule, ...]) -> dict[str, Engine]:
+    """Engines that make no mistake, beside the parties', as far as they fit the model."""
+    of_shipped = {name: shipped(name, "") for name in LEGAL if name not in parties}
+    fitting: dict[str, Engine] = {}
+    for name, engine in of_shipped.items():
+        with suppress(SpecError, GraphError):
+            bound_alike({name: engine}, model.graph, model.dtype, rules)
+            fitting[name] = engine
+    return fitting
 
 
 def _refuse_unable(bench: Bench, of_party: Mapping[Party, Engine]) -> None:

@@ -16,8 +16,7 @@ from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import Profile, load_profile
 from moeparity.plan.graph import Graph
 from moeparity.plan.rule import Rule
-from moeparity.plan.schedule.cases import Case
-from moeparity.plan.schedule.steps import FORWARD, MicroBatches, Schedule
+from moeparity.plan.schedule.steps import FORWARD, MicroBatches, Phase, Schedule
 from moeparity.plan.schedule.token_grid import TokenGrid
 from moeparity.plan.sides import bound_side, cases_of, phases_of, walked
 from moeparity.plan.spec.scheduling import Scheduling
@@ -27,7 +26,6 @@ from moeparity.profiles.launch import read
 DEFAULTS: Final[dict[Party, str]] = {"sampler": "vllm", "trainer": "hf-eager"}
 BY_DEFAULT: Final = "by default"
 HERE: Final = Where(Path("doctor"))
-_IN_STEPS: Final[tuple[Case, ...]] = (FORWARD, "prefill", "chunk")
 _ROLES: Final[dict[Party, tuple[str, ...]]] = {"sampler": ("server", "rollout"), "trainer": ("trainer",)}
 
 
@@ -43,16 +41,11 @@ class Engine:
     by: str
     warnings: tuple[str, ...] = ()
 
-    def plan(self, graph: Graph, dtype: str, rules: tuple[Rule, ...]) -> BoundGraph:
-        """As the engine runs whole sequences. Raises SpecError, GraphError."""
-        return bound_side(graph, self.variant, self.profile, dtype, HERE, over=rules).plan
-
-    def exact(self, graph: Graph, rules: tuple[Rule, ...]) -> BoundGraph:
-        """The same in fp32 on one rank, for whole sequences and for prompts with their responses behind them: its
-        settings and none of its rounding. Raises SpecError, GraphError.
-        """
-        alone = self.variant.model_copy(update={"dtype": "fp32", "placement": Placement(), "micro_batch": MICRO_BATCH})
-        return bound_side(graph, alone, self.profile, "fp32", HERE, over=rules, phases=_IN_STEPS).plan
+    @property
+    def alone(self) -> Engine:
+        """The same in fp32 on one rank: its settings and none of its rounding."""
+        changed = {"dtype": "fp32", "placement": Placement(), "micro_batch": MICRO_BATCH}
+        return replace(self, variant=self.variant.model_copy(update=changed))
 
     def on_steps(
         self, file: Path, graph: Graph, grid: TokenGrid, dtype: str, rules: tuple[Rule, ...]
@@ -65,6 +58,20 @@ class Engine:
         cases = cases_of(graph, dtype, phases, (variant,), (self.profile,), HERE, (rules,))
         side = bound_side(graph, variant, self.profile, dtype, HERE, over=rules, phases=cases)
         return side.plan, walked(side.schedule, grid, HERE)
+
+
+def bound_alike(
+    of: Mapping[str, Engine], graph: Graph, dtype: str, rules: tuple[Rule, ...], phases: tuple[Phase, ...] = (FORWARD,)
+) -> dict[str, BoundGraph]:
+    """The plans of engines for some phases, which are cut alike in all, so that they can be mixed. Raises SpecError,
+    GraphError.
+    """
+    variants, profiles = [each.variant for each in of.values()], [each.profile for each in of.values()]
+    cases = cases_of(graph, dtype, phases, variants, profiles, HERE, (rules,) * len(of))
+    return {
+        name: bound_side(graph, each.variant, each.profile, dtype, HERE, over=rules, phases=cases).plan
+        for name, each in of.items()
+    }
 
 
 def shipped(name: str, by: str) -> Engine:
@@ -140,8 +147,8 @@ def _engine(launched: Launched, every: Sequence[Launched], path: Path, graph: Gr
         by=f"{'as resolved in' if launched.launch.resolved_by else 'by launch file'} {display_path(path)}",
         warnings=launched.warnings,
     )
-    engine.plan(graph, dtype, ())
-    engine.exact(graph, ())
+    bound_alike({engine.name: engine}, graph, dtype, ())
+    bound_alike({engine.name: engine.alone}, graph, "fp32", ())
     return engine
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from moeparity.doctor.engines import Engine, engines
+from moeparity.doctor.engines import Engine, bound_alike, engines
 from moeparity.doctor.evidence import Stranger
 from moeparity.doctor.report import Party
 from moeparity.errors import MoeparityError, SpecError
@@ -79,7 +79,7 @@ def test_no_launch_file_ends_an_examination(graph: Graph, small: Path) -> None:
         assert launched or aside or not sides, file
         assert all(file.name in engine.by for engine in launched)
         for engine in of_party.values():
-            assert engine.plan(graph, "bf16", ()).dtype in {"bf16", "fp16", "fp32"}
+            assert bound_alike({"": engine}, graph, "bf16", ())[""].dtype in {"bf16", "fp16", "fp32"}
     assert used > len(files) / 2
 
 

@@ -98,9 +98,6 @@ up to 51 of 388 tokens of a run had other bits, in four models, and all of deeps
 - On two ranks one all-reduce adds up routed and shared experts, which each rank has added before, where the profile had
   an all-reduce of each.
 
-Of the AMD EPYC's rows these were measured before: qwen3_moe together, joining and with a prefix cache; mixtral joining,
-in chunks and with a prefix cache; deepseek_v3 as vLLM computes it.
-
 ## One thread and two
 
 One vLLM gives other bits with two threads than with one (AMD EPYC with AVX2, qwen3_moe, 2026-11-27). Of 12 prompts that

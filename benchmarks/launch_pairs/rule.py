@@ -4,7 +4,9 @@ What a file starts is written down here by hand, from the file and the engine's 
 Sources: NCCL 2.27 has a tree for all-reduce and none for reduce-scatter (src/enqueue.cc); vLLM's, SGLang's and
 FlashInfer's one-kernel all-reduces have no reduce-scatter, and run on the ranks of one node
 (vllm/distributed/device_communicators/custom_all_reduce.py, flashinfer/comm/allreduce.py); torch's grouped GEMM takes
-rows of whole 16 bytes (aten/src/ATen/native/GroupedMMUtils.h).
+rows of whole 16 bytes (aten/src/ATen/native/GroupedMMUtils.h). vLLM and SGLang add routed and shared experts on each
+rank before one all-reduce, so that both lie on the same ranks (vllm/model_executor/layers/fused_moe/runner/
+moe_runner.py, sglang/srt/models/deepseek_v2.py).
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from typing import Final
 ENGINE, TREE, RING = "the engine's own kernel", "NCCL's tree", "NCCL's ring"
 NODE: Final = (2, 4, 8)
 """Ranks that an engine's own kernel adds up: those of one node, of 8 GPUs."""
+EXPERTS: Final = "**.experts:tensor"
+"""The toggle of the ranks over which each routed expert is cut."""
 ROW: Final = 16
 """Bytes that a row of torch's grouped GEMM must be a multiple of."""
 
@@ -26,7 +30,7 @@ class Side:
 
     ranks: over how many a row-parallel GEMM is cut; 1: it is whole. adds: what adds up their sums; of whole ones what
     would. scattered: sequence parallel. cut_experts: each expert is cut over the ranks too. grouped: torch's grouped
-    GEMM runs the experts.
+    GEMM runs the experts. at_once: routed and shared experts are added on each rank before one all-reduce.
     """
 
     ranks: int = 1
@@ -34,6 +38,7 @@ class Side:
     scattered: bool = False
     cut_experts: bool = True
     grouped: bool = False
+    at_once: bool = False
 
 
 SERVERS: Final = {
@@ -49,6 +54,7 @@ SERVERS: Final = {
     "sglang-dp-attention.sh": Side(adds=ENGINE, cut_experts=False),
     "sglang-tp32.yaml": Side(ranks=32),
 }
+"""All of them add up both kinds of experts at once."""
 _MEGATRON: Final = Side(ranks=4, scattered=True, cut_experts=False)
 _TRANSFORMERS: Final = Side(grouped=True)
 TRAINERS: Final = {
@@ -71,9 +77,11 @@ REFUSED: Final = {
 """Files that start something that no profile speaks of, and how it is called."""
 
 
-def impossible(server: str, trainer: str, toggles: Collection[str], expert_width: int) -> set[tuple[str, str]]:
-    """The trials that cannot run: a toggle, with `alone` or `restored`."""
-    reference, candidate = TRAINERS[trainer], SERVERS[server]
+def impossible(
+    server: str, trainer: str, toggles: Collection[str], expert_width: int, *, shared: bool
+) -> set[tuple[str, str]]:
+    """The trials that cannot run, of a model with `shared` experts or without: a toggle, with `alone` or `restored`."""
+    reference, candidate = TRAINERS[trainer], replace(SERVERS[server], at_once=shared)
     trials = set()
     for toggle in toggles:
         for way, base, source in (("alone", reference, candidate), ("restored", candidate, reference)):
@@ -81,7 +89,10 @@ def impossible(server: str, trainer: str, toggles: Collection[str], expert_width
             # A whole side says nothing of sequence parallel: where no toggle does, ranks come with the other's.
             if toggle == "placement tensor" and base.ranks == 1 and "placement sequence" not in toggles:
                 mixed = replace(mixed, scattered=source.scattered)
-            if not runs(mixed, expert_width):
+            # Routed experts stay cut as they were where they have a toggle of their own.
+            stay_cut = toggle == "placement tensor" and EXPERTS in toggles and base.cut_experts
+            torn = base.at_once and stay_cut and 1 < mixed.ranks != base.ranks
+            if torn or not runs(mixed, expert_width):
                 trials.add((toggle, way))
     return trials
 

@@ -116,7 +116,7 @@ def faults_of(case: Case, answer: Answer) -> list[str]:
         return _of_refusal(case, answer)
     if answer.refused or answer.exit_code not in (0, 1, 3):
         return [f"no report: {answer.refused or answer.error}"]
-    true = rule.impossible(case.server, case.trainer, answer.toggles, EXPERT_WIDTH)
+    true = rule.impossible(case.server, case.trainer, answer.toggles, EXPERT_WIDTH, shared=case.model == "deepseek_v3")
     claimed = {(toggle, way) for toggle, way, _ in answer.left_out}
     wrong = [f"left out, and runs: {toggle} {way}" for toggle, way in sorted(claimed - true)]
     wrong += [f"not left out, and cannot run: {toggle} {way}" for toggle, way in sorted(true - claimed)]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from safetensors import SafetensorError, safe_open
 
 from moeparity import paths
-from moeparity.errors import LogError, MoeparityError, Where, listed
+from moeparity.errors import LogError, MoeparityError, Where, did_you_mean, listed
 from moeparity.evidence.trace.writer import HEAD
 from moeparity.evidence.weights.fingerprint_files import SCHEMA as FINGERPRINT
 from moeparity.logs.formats.registry import recognise
@@ -73,8 +73,13 @@ def _log_or_launch(path: Path) -> Kind:
             reasons.append(str(error))
         else:
             return "launch"
-    expected = f"no evidence by its ending; expected one of {listed(sorted(_LOGS | _LAUNCHES))}."
-    raise LogError(reasons[0] if reasons else f"{Where(path)}: {expected}")
+    if reasons:
+        raise LogError(reasons[0])
+    endings = sorted(_LOGS | _LAUNCHES)
+    raise LogError(
+        f"{Where(path)}: no evidence by its ending; expected one of {listed(endings)}."
+        f"{did_you_mean(path.suffix, endings)}"
+    )
 
 
 def _is_fingerprint(path: Path) -> bool:

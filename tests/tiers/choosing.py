@@ -7,12 +7,14 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.tiers.records import Place, Recorded, Records
 
 NEAR = 3
 """So many tests, of different functions, count as those that look closest at a line."""
+REAL = "tests/real/"
+"""Tests of engines that have to be installed: held back, since nothing may be covered by them alone."""
 _BAD_FILE = re.compile(r"^tests/(?:errors|bad)/|bad")
 
 
@@ -31,6 +33,8 @@ def choose(records: Records, seconds: float) -> Choice:
     """A set that covers every line, choice, model, command and bad file, then others up to `seconds`: those that look
     closest at a line, since a test that only runs a line may not see a mistake in it, and the cheapest.
     """
+    of_engines = [test for test in records.tests if test.test.startswith(REAL)]
+    records = replace(records, tests=[test for test in records.tests if not test.test.startswith(REAL)])
     needs = _needs(records)
     chosen, paid = _covering(records, needs)
     covering = len(chosen)
@@ -43,10 +47,10 @@ def choose(records: Records, seconds: float) -> Choice:
             chosen.add(index)
             paid.update(_timed(records, test))
             spent += price
-    names = [[], []]  # type: list[list[str]]
+    names = [[], [test.test for test in of_engines]]
     for index, test in enumerate(records.tests):
         names[index not in chosen].append(test.test)
-    whole = sum(test.seconds for test in records.tests) + sum(records.fixtures.values())
+    whole = sum(test.seconds for test in (*records.tests, *of_engines)) + sum(records.fixtures.values())
     return Choice(tuple(sorted(names[0])), tuple(sorted(names[1])), covering, spent, whole)
 
 

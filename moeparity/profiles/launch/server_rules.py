@@ -52,6 +52,13 @@ _SHARED_OUT = (
 _SCATTERED_TOO = (
     ", and the ranks' sums of attention are reduce-scattered, not all-reduced (models/deepseek_v2.py:1300, 1395)"
 )
+_WITH_SHARED_EXPERTS = frozenset(
+    {"DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM", "Glm4MoeForCausalLM", "Qwen2MoeForCausalLM"}
+)
+_IN_TWO_STEPS = (
+    "routed experts are added up between the groups, then with shared ones within each; what runs here adds up the two "
+    "kinds apart, each over all of its ranks"
+)
 _DISPATCH = "vllm/model_executor/layers/fused_moe/runner/moe_runner.py _maybe_dispatch"
 _SPANNING_NAMES = """
 deepep mooncake nixl ascend_fuseep flashinfer flashinfer_megamoe mori pplx deepep_v2 megamoe
@@ -93,9 +100,13 @@ def _vllm_expert_parallel(settings: Settings, tensor: int, data: int) -> Decisio
         warns.append(f"{_SHARED_OUT}{_SCATTERED_TOO if scatters else ''}; what runs here gives every rank all of them")
     says = f"experts lie on {tensor * data} ranks: {data} groups of {tensor}, which attend apart"
     placement = {**placement, **_apart(data, "experts")}
+    sets: dict[str, str | float] = {}
+    if tensor > 1 and settings.model.architecture in _WITH_SHARED_EXPERTS:
+        sets = {"all_reduce:reduce": "now"}
+        warns.append(_IN_TWO_STEPS)
     return Decision(
         role="server",
-        implied=Implied(says=says, placement=placement, warns="; ".join(warns)),
+        implied=Implied(says=says, placement=placement, sets=sets, warns="; ".join(warns)),
         source=f"{_ALL_TO_ALL}; {_DISPATCH}",
     )
 

@@ -45,7 +45,7 @@ def _blocks(of: Examination) -> Iterator[Block]:
         lines(*of.aside),
     )
     if of.noise is not None:
-        yield group(f"Noise or bug, at {percent(of.noise.level)}", _noise(of.noise))
+        yield group(f"Noise or bug, at {of.noise.level:.0%}", _noise(of.noise))
     if of.tried > 1:
         yield group(f"What explains the difference, {of.tried:,} hypotheses simulated", _table(of))
     if of.asks or of.parting:

@@ -33,6 +33,11 @@ class Run:
         first = _top(self.calls, self.side) or min(self.calls, key=lambda call: call.id)
         return tuple(number for slot, number in first.inputs.items() if "." not in slot)[:1]
 
+    @property
+    def has_modules(self) -> bool:
+        """Whether modules were called in it."""
+        return any(call.level == "module" for call in self.calls)
+
     @cached_property
     def children(self) -> Mapping[int | None, list[Call]]:
         """The calls inside each call of a module, by its id, in the order in which they were entered."""
@@ -86,8 +91,10 @@ def paired(a: Sequence[Run], b: Sequence[Run]) -> Iterator[RunPair]:
         ours, theirs = (
             [run for run in runs if (step is None or run.step == step) and run.phase == phase] for runs in (a, b)
         )
-        if phase == "forward" and all(run.tokens is not None for run in (*ours, *theirs)):
-            yield from _by_tokens(ours, theirs)
+        # A server computes something before its first step, such as its weights: no pass, so no tokens are missing.
+        passes = [[run for run in runs if run.tokens is not None or run.has_modules] for runs in (ours, theirs)]
+        if phase == "forward" and all(passes) and all(run.tokens is not None for run in (*passes[0], *passes[1])):
+            yield from _by_tokens(*passes)
         else:
             yield from _in_order(ours, theirs)
 

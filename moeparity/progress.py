@@ -60,7 +60,9 @@ Callback = Callable[[Progress], None]
 
 @dataclass(slots=True)
 class _Listener:
-    """Who hears how much of a step is done: of what is now gone through, from `begins` on, `size` long."""
+    """Tells `on_part` which fraction of a step is done. A loop in it is the part of the step from `begins` on, and
+    `size` long, both from 0 to 1.
+    """
 
     on_part: Callable[[float], None]
     begins: float = 0.0

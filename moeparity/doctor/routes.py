@@ -54,7 +54,9 @@ class _Flips:
 
 
 def of_routes(case: Case, progress: Callback | None = None) -> Iterator[Clue]:
-    """What recorded routes tell; nothing where the log has none. No cause: flips follow what differs before them."""
+    """How often the recorded routes choose other experts than the simulation, and from which layer on more often than
+    noise. Nothing without routes in the log. A flip is never called the cause, since something before it made it.
+    """
     recorded = case.of_log.tokens.routed_experts
     if recorded is None:
         return

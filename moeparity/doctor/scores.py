@@ -38,8 +38,10 @@ class Run:
 
 @dataclass(slots=True)
 class _Scores:
-    """An observer of the log-probabilities of the scored tokens: by walker, fp64 [N] in nats, wave by wave. masses: the
-    log of the mass that each of a walker's `cuts` keeps there, by walker and cut.
+    """Collects the log-probabilities of the scored tokens while a pass runs.
+
+    parts: by walker, fp64 [n] in nats for each wave of sequences. cuts: by walker, the truncations (such as top-k) to
+    try on it. masses: by walker and truncation, the log of the probability that the kept tokens have together.
     """
 
     output: str

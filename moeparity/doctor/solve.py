@@ -25,7 +25,9 @@ _STEP = 0.02
 
 
 def with_numbers(case: Case, tried: Sequence[Tried], families: Mapping[str, Family]) -> list[Tried]:
-    """The leading hypotheses with an open number, each with the plainest number that explains as much as any."""
+    """Solve for the numbers of the hypotheses that lead: each comes back with its best number, and of the numbers that
+    the data do not tell from it, with the one of fewest digits.
+    """
     runs = (_solved(case, family, party, near) for family, party, near in _leading(case, tried, families))
     return [each for each in runs if each is not None]
 

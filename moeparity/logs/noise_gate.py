@@ -19,8 +19,10 @@ def noise_bounds(file: str, where: Where) -> Mapping[str, float]:
     if not paths.present(path):
         raise SpecError(f"{where}: expect.noise: there is no file {display_path(path)}. Check the path.")
     try:
-        examination = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
+        examination = json.loads(paths.contents(path, "config.json"))
+    except OSError as error:
+        raise SpecError(f"{where}: expect.noise: {display_path(path)} cannot be read: {error.strerror}.") from None
+    except (ValueError, RecursionError) as error:
         raise SpecError(f"{where}: expect.noise: {display_path(path)} is no JSON ({error}).") from None
     if not isinstance(examination, dict) or not str(examination.get("schema", "")).startswith(_SCHEMA):
         raise SpecError(
@@ -33,4 +35,10 @@ def noise_bounds(file: str, where: Where) -> Mapping[str, float]:
             f"{where}: expect.noise: {display_path(path)} has no bounds, since fewer than three engines could be "
             "simulated for its model. Drop `noise`, and set `metrics`."
         )
-    return {statistic["name"]: float(statistic["bound"]) for statistic in noise["statistics"]}
+    try:
+        return {str(statistic["name"]): float(statistic["bound"]) for statistic in noise["statistics"]}
+    except (KeyError, TypeError, ValueError):
+        raise SpecError(
+            f"{where}: expect.noise: {display_path(path)} is damaged: expected `noise.statistics`, each with a name "
+            "and a bound. Write it anew with `moeparity doctor EVIDENCE --json FILE`."
+        ) from None

@@ -426,12 +426,21 @@ def test_a_log_is_held_to_the_noise_of_an_examination(log: Path, bound: float, c
         ("{", "is no JSON"),
         ('{"schema": "moeparity.metrics/1"}', "is no examination"),
         ('{"schema": "moeparity.examination/1", "noise": null}', "has no bounds"),
+        ('{"schema": "moeparity.examination/1", "noise": {}}', "is damaged"),
+        ('{"schema": "moeparity.examination/1", "noise": {"statistics": [{"name": "k3"}]}}', "is damaged"),
+        ("[" * 200_000, "is no JSON"),
     ],
 )
 def test_what_has_no_noise_is_refused(log: Path, text: str, says: str) -> None:
     (log.parent / "noise.json").write_text(text)
     process = check(write_check(log.parent, "expect: {noise: noise.json}"))
     assert (process.exit_code, says in str(process.error)) == (2, True)
+
+
+def test_a_folder_is_no_examination(log: Path) -> None:
+    (log.parent / "folder.json").mkdir()
+    process = check(write_check(log.parent, "expect: {noise: folder.json}"))
+    assert (process.exit_code, "cannot be read" in str(process.error)) == (2, True)
 
 
 def test_a_cause_that_is_named_is_found(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def _choose(arguments: argparse.Namespace) -> None:
     choice = choose(read(arguments.folder), arguments.seconds)
     about = (
         "Written by `python -m tests.tiers choose`: tests that only `pytest --all` runs, since others cover the same "
-        "lines, choices, models, commands and bad files, and they take long."
+        "lines, choices, models, commands and bad files, and they take long; and tests of engines to be installed."
     )
     older = _held_back()[0] if arguments.default else []
     HELD_BACK.write_text(written(sorted({*older, *choice.held_back}), about), "utf-8")

@@ -71,10 +71,11 @@ def loader(weights: WeightStore, dtypes: tuple[str, ...]) -> Load:
 
 @dataclass(slots=True, kw_only=True)
 class Walk:
-    """Explains nodes. Every search of one kind of node may spend `work`; all end once it is time to `stop`.
+    """Explains one node after the other.
 
-    checkpoints: folders of others, whose weights may stand in place of a node's own.
-    orders: what may be spent on orders that no file lists.
+    work: what the search for one kind of node may cost. stop: when all searches end. checkpoints: folders of other
+    checkpoints; a node may have had the weights of one of them. orders: the time for orders that no file lists; None:
+    none are searched.
     as_given: the nodes that were computed anew for values of which the plan gave every bit from the start. answered:
     those, and all whose values were explained since.
     """

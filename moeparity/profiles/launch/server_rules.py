@@ -240,7 +240,7 @@ def unsampled(settings: Settings, option: str, raw: bool) -> Mapping[str, str]:
 
 
 def sglang_log_probs(settings: Settings) -> Iterator[Decision]:
-    """Log-probabilities of logits before the temperature, of which SGLang takes torch's log-softmax in fp32."""
+    """How SGLang computes log-probabilities where the temperature is not to divide the logits: log-softmax in fp32."""
     if settings.values.get(ORIGINAL) is not True:
         return
     sets: dict[str, str | float] = {"log_probs:temperature": 1}

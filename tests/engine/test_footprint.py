@@ -148,7 +148,7 @@ def in_steps(name: str, sequences: int, length: int) -> Schedule:
 
 
 # Sequences so short that the vocabulary outweighs attention and experts.
-REPORTED: tuple[int, int, tuple[int, ...], int] = (2048, 8, (2048,), 2)
+REPORTED: tuple[int, int, tuple[int, ...], int] = (4096, 8, (4096,), 2)
 CASES = {
     "one variant": Case("hf-eager", "bf16", 8, 64, (8,), 1, dominated=False),
     "fp32, which loads other weights than the file's": Case("hf-eager", "fp32", 16, 256, (16,), 6),
@@ -158,7 +158,7 @@ CASES = {
     "many waves": Case("hf-eager", "bf16", 32, 64, (4,), 6, dominated=False),
     "decode": Case("hf-eager", "fp32", 32, 192, (32,), 2, schedule="decode"),
     "flat": Case("hf-default", "fp32", 16, 96, (16,), 2, dominated=False, schedule="flat"),
-    "fp64": Case("oracle", "fp32", 8, 256, (8,), 4),
+    "fp64": Case("oracle", "fp32", 16, 256, (16,), 4),
     "log-probabilities": Case("hf-eager", "bf16", *REPORTED, {"form": "log_softmax", "temperature": 0.7}),
     "log-probabilities, an order written out": Case(
         "hf-eager", "bf16", *REPORTED, {"form": "minus_logsumexp", "order": "fold_hi", "block": 200}

@@ -134,9 +134,14 @@ def run_in(
 
     Skips the test that asks, with what to do, where the environment is missing.
     """
+    need_environment(name)
+    _run([*under, str(FOLDER / name / "bin" / "python")], program, arguments, variables)
+
+
+def need_environment(name: str) -> None:
+    """Skips the test that asks, with what to do, where the environment `name` is missing."""
     if not (FOLDER / f"{name}{INSTALLED}").exists():
         pytest.skip(f"not compared with a live engine: no {name} ({how_filled(name)})")
-    _run([*under, str(FOLDER / name / "bin" / "python")], program, arguments, variables)
 
 
 def run_beside(folders: tuple[str, ...], program: Path, arguments: Sequence[str], variables: Mapping[str, str]) -> None:

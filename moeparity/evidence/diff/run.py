@@ -28,17 +28,20 @@ from moeparity.evidence.diff.layout import Layout, read_layout, sides
 from moeparity.evidence.diff.orders import legal_orders
 from moeparity.evidence.diff.pass_pairs import RunPair, paired, runs_of
 from moeparity.evidence.diff.report import DiffReport, LayerGrowth, LegalOrders, TraceOutline
-from moeparity.evidence.diff.side import Side
+from moeparity.evidence.diff.side import WHOLE, Side
 from moeparity.evidence.diff.starts import MOST, births, scalars, start
 from moeparity.evidence.diff.verdict import Facts, judge, sentences
 from moeparity.evidence.diff.walk import MOST as WALKED
 from moeparity.evidence.diff.walk import Compared, Walked, first_beyond
 from moeparity.evidence.trace.reader import Trace, open_trace
+from moeparity.evidence.trace.records import Call
 
 _LAYER = re.compile(r"(?:.*\.)?(?:layers?|h|blocks?)\.\d+")
 _RERUN = 6
 """Starts whose orders are drawn: the first ones."""
 _NOT_FIRST = LegalOrders(verdict="not told", reason="not the first")
+_OF_A_CACHE = frozenset({"use_cache", "past_key_value", "past_key_values", "cache_position", "cache_params"})
+"""Arguments by which transformers hands over a cache."""
 _SCALARS = 12
 """Arguments that differ of which a report tells."""
 
@@ -87,16 +90,27 @@ def _compare(a: Side, b: Side, layout: Layout, gathered: _Gathered) -> None:
         before.add(pair, known_values, begun)
         gathered.origins += [(pair, origin) for origin in begun]
         gathered.compared.append(Compared(pair, values, known_values, begun))
-        gathered.scalars.update(dict.fromkeys(_other_scalars(aligned)))
+        gathered.scalars.update(dict.fromkeys(_other_scalars(pair, aligned)))
         gathered.raised.update(dict.fromkeys(_raised(aligned)))
     for which, side_runs in enumerate(runs):
         tally.alone(which, (run for run in side_runs if id(run) not in pair_ids[which]))
 
 
-def _other_scalars(aligned: Aligned) -> Iterator[str]:
+def _other_scalars(pair: RunPair, aligned: Aligned) -> Iterator[str]:
+    """Arguments that differ. Where tokens are known, what hands over a cache is left out, and so are the numbers by
+    which ops count positions behind one: what was made of them is compared token by token.
+    """
     for ours, theirs in aligned.pairs:
+        if pair.shared is not None and not pair.shared.alike and ours.level == "op" and _counts(pair.a.side, ours):
+            continue
         for text in scalars(ours, theirs):
-            yield f"{place(ours)}: {text}"
+            if pair.shared is None or text.partition(":")[0] not in _OF_A_CACHE:
+                yield f"{place(ours)}: {text}"
+
+
+def _counts(side: Side, call: Call) -> bool:
+    """Whether an op gives whole numbers alone, of whole numbers alone."""
+    return all(side.value(number).dtype in WHOLE for number in (*call.inputs.values(), *call.outputs.values()))
 
 
 def _raised(aligned: Aligned) -> Iterator[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from moeparity.evidence.diff.key_columns import equal_keys
 from moeparity.evidence.diff.token_rows import Sequence, Tokens
 
 
@@ -15,7 +16,8 @@ from moeparity.evidence.diff.token_rows import Sequence, Tokens
 class Shared:
     """The tokens that two forward passes share: their flat places in either grid, int64 [shared].
 
-    `alike`: whether both have one grid, with equal sequences at equal places, so that rows are compared as they lie.
+    `alike`: whether both have one grid, with equal sequences at equal places and keys in equal columns, so that rows
+    are compared as they lie.
     """
 
     a: Tensor
@@ -103,7 +105,8 @@ def matched(ours: Listed[Tokens], theirs: Listed[Tokens]) -> dict[tuple[int, int
 
 def _shared(a: Tokens, b: Tokens, places: Listed[tuple[int, int]]) -> Shared:
     left, right = (torch.tensor([pair[side] for pair in sorted(places)], dtype=torch.long) for side in (0, 1))
-    alike = a.grid == b.grid and len(places) == int(a.real().sum()) == int(b.real().sum()) and torch.equal(left, right)
+    same_places = len(places) == int(a.real().sum()) == int(b.real().sum()) and torch.equal(left, right)
+    alike = a.grid == b.grid and same_places and equal_keys(a, b)
     return Shared(left, right, alike)
 
 

@@ -23,21 +23,27 @@ STARTS = ("cu_seqlens", "cu_seqlens_q", "cu_seq_lens_q", "query_start_loc")
 class Sequence:
     """What a forward pass has of one sequence: its ids (None if only its length is known), and its flat places in the
     grid. `start`: how many of its tokens lie before these, in a cache that earlier passes filled. `request`: in a
-    server, the request that it is of.
+    server, the request that it is of. `keys`: where its tokens stand among the columns of attention scores, those in
+    the cache first; empty if that is not known.
     """
 
     ids: tuple[int, ...] | None
     places: tuple[int, ...]
     start: int = 0
     request: str = ""
+    keys: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """All tokens of a forward pass, by the shape of its ids, [B, T] or [N]; places in no sequence are padding."""
+    """All tokens of a forward pass, by the shape of its ids, [B, T] or [N]; places in no sequence are padding.
+
+    `columns`: how many columns attention scores have, one for each key; 0 if that is not known.
+    """
 
     grid: tuple[int, ...]
     sequences: tuple[Sequence, ...]
+    columns: int = 0
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -70,10 +76,12 @@ def tokens_of(side: Side, calls: Listed[Call], top: Call | None) -> Tokens | Non
     spans = _spans(ids, mask, starts, positions)
     flat = ids.reshape(-1).tolist()
     before = _before(ids, mask, positions)
-    return Tokens(
-        tuple(ids.shape),
-        tuple(Sequence(tuple(flat[i] for i in span), tuple(span), int(before[span[0]])) for span in spans),
+    columns, keys = _keys(ids, mask, spans)
+    sequences = (
+        Sequence(tuple(flat[i] for i in span), tuple(span), int(before[span[0]]), keys=keys_here)
+        for span, keys_here in zip(spans, keys, strict=True)
     )
+    return Tokens(tuple(ids.shape), tuple(sequences), columns)
 
 
 def _of_requests(batch: Batch, ids: Tensor) -> Tokens:
@@ -101,8 +109,9 @@ def token_of_rows(shape: Listed[int], grid: Listed[int], ends: Listed[int] = ())
     """The flat place of the token to which each row of a value belongs, int64 [rows]; None if its axes do not tell.
 
     The number of rows is the product of all axes but the last. Axes that could be those of tokens in two ways tell
-    nothing, except for a pass of a single token, to which all rows belong. In a server a row for each request is that
-    of its last token, whose place is in `ends`.
+    nothing, but for a batch of sequences, which is the first axis of all that have its size, and for a pass of a single
+    token, to which all rows belong. In a server a row for each request is that of its last token, whose place is in
+    `ends`.
     """
     rows, count = tuple(shape[:-1]), torch.Size(grid).numel()
     if count == 1:
@@ -112,9 +121,12 @@ def token_of_rows(shape: Listed[int], grid: Listed[int], ends: Listed[int] = ())
     if ends and not candidates and rows == (len(ends),):
         return torch.tensor(ends)
     if len(grid) == 2 and grid[0] > 1:
+        if grid[1] == 1 and rows[:1] == (count,):
+            return _spread(rows, (0,), places)
         pairs = [(b, t) for b in range(len(rows)) for t in range(len(rows)) if b != t]
         fitting = [(b, t) for b, t in pairs if (rows[b], rows[t]) == tuple(grid)]
-        if len(fitting) == 1 and not candidates:
+        is_first = len(fitting) > 1 and fitting[0][0] == 0 and len({t for _, t in fitting}) == 1
+        if (len(fitting) == 1 or is_first) and not candidates:
             return _spread(rows, fitting[0], places.reshape(tuple(grid)))
     if len(grid) == 2 and grid[0] == 1 and len(candidates) > 1 and rows[0] == 1:
         return None
@@ -147,6 +159,16 @@ def _spans(ids: Tensor, mask: Tensor | None, starts: Tensor | None, positions: T
         continues = spread.reshape(rows, width).diff(dim=-1) == 1
         return [part for row, runs in zip(places.tolist(), continues.tolist(), strict=True) for part in _cut(row, runs)]
     return [row.tolist() for row in places]
+
+
+def _keys(ids: Tensor, mask: Tensor | None, spans: list[list[int]]) -> tuple[int, list[tuple[int, ...]]]:
+    """How many columns attention scores have, and where the tokens of each span stand among them, as the mask of a
+    padded batch says; 0 and nothing without such a mask.
+    """
+    if mask is None or mask.dim() != 2 or not _is_mask_of(mask, ids):
+        return 0, [()] * len(spans)
+    width = ids.shape[-1]
+    return mask.shape[-1], [tuple(mask[span[0] // width].bool().nonzero().squeeze(-1).tolist()) for span in spans]
 
 
 def _before(ids: Tensor, mask: Tensor | None, positions: Tensor | None) -> Tensor:

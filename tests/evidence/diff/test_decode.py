@@ -34,10 +34,11 @@ def _rounded(x: Tensor) -> Tensor:
 
 
 class _Attention(nn.Module):
-    """Behind what it has kept; `fault` changes the values that it is given behind so many."""
+    """Behind what it has kept; `fault` changes the values that it is given behind so many, or `hides` what it sees."""
 
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, fault: Fault, hides: Fault) -> None:
         super().__init__()
+        self.hides = hides
         self.qkv, self.o_proj = nn.Linear(HIDDEN, 3 * HIDDEN, bias=False), nn.Linear(HIDDEN, HIDDEN, bias=False)
         self.fault = fault
         self.cache: list[Tensor] = []
@@ -51,15 +52,18 @@ class _Attention(nn.Module):
         self.cache = [k, v]
         total = past + x.shape[1]
         visible = torch.ones(total, total, dtype=torch.bool).tril()[past:] & attention_mask[:, None, None, :].bool()
-        weights = _rounded(F.softmax((q @ k.transpose(-1, -2) / 16).masked_fill(~visible, -1e9), -1))
+        visible = self.hides(visible, past)
+        # No softmax: its sum rounds, and so says how many keys are hidden.
+        scores = _rounded((16 * (q @ k.transpose(-1, -2))).abs()).masked_fill(~visible, 0)
+        weights = _rounded(scores / (1 + scores.sum(-1, keepdim=True)))
         out: Tensor = self.o_proj(_rounded(weights @ v).transpose(1, 2).flatten(-2))
         return out
 
 
 class _Layer(nn.Module):
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, fault: Fault, hides: Fault) -> None:
         super().__init__()
-        self.attention, self.mlp = _Attention(fault), nn.Linear(HIDDEN, HIDDEN, bias=False)
+        self.attention, self.mlp = _Attention(fault, hides), nn.Linear(HIDDEN, HIDDEN, bias=False)
 
     def forward(self, x: Tensor, attention_mask: Tensor) -> Tensor:
         x = _rounded(x + self.attention(x, attention_mask))
@@ -67,10 +71,11 @@ class _Layer(nn.Module):
 
 
 class _Program(nn.Module):
-    def __init__(self, fault: Fault = _none) -> None:
+    def __init__(self, fault: Fault = _none, hides: Fault = _none) -> None:
         super().__init__()
         self.embed = nn.Embedding(VOCABULARY, HIDDEN)
-        self.layers = nn.ModuleList(_Layer(fault if number == 1 else _none) for number in range(3))
+        given = [(fault, hides) if number == 1 else (_none, _none) for number in range(3)]
+        self.layers = nn.ModuleList(_Layer(*faults) for faults in given)
         random = torch.Generator().manual_seed(0)
         for parameter in self.parameters():
             parameter.data = torch.randint(-12, 13, parameter.shape, generator=random).double() / 64
@@ -124,6 +129,41 @@ def test_the_first_step_and_token_of_a_fault_are_named(tmp_path: Path, mask: Ten
     assert start.position.behind_cache == (False, True)
     assert start.passes == (0, 2)
     assert f"first token {token} of sequence 2, in pass 0 of A and pass 2 (behind a cache) of B" in headline(start)
+
+
+def _at_the_right(x: Tensor) -> Tensor:
+    """With the padding of `MASK` at the right."""
+    return torch.stack([x[0], x[1].roll(-3), x[2]])
+
+
+def _padded_at_both_sides(tmp_path: Path, hides: Fault = _none) -> DiffReport:
+    """A prefill padded at the right against a decode padded at the left: no key stands in the same column."""
+    whole = {"input_ids": _at_the_right(IDS), "attention_mask": _at_the_right(MASK)}
+    steps = _steps([PROMPT, *range(PROMPT + 1, LENGTH + 1)], MASK)
+    a = record(tmp_path / "a", _Program(), [whole])
+    return diff(a, record(tmp_path / "b", _Program(hides=hides), steps))
+
+
+def test_keys_meet_in_any_columns(tmp_path: Path) -> None:
+    report = _padded_at_both_sides(tmp_path)
+    assert report.starts == ()
+    assert (report.status, report.coverage.uncovered) == ("pass", 0), report.words
+
+
+def test_a_key_that_one_side_hides_is_a_start(tmp_path: Path) -> None:
+    """In the step behind six columns the padded sequence, of which three are tokens, does not see its second token."""
+
+    def hides(visible: Tensor, past: int) -> Tensor:
+        seen = visible.clone()
+        seen[1, ..., 4:5] &= past != 6
+        return seen
+
+    report = _padded_at_both_sides(tmp_path, hides)
+    (start,) = report.starts
+    assert (report.status, start.path) == ("fail", "layers.1.attention")
+    assert start.position is not None
+    assert (start.position.sequence, start.position.token) == (1, 3)
+    assert start.passes == (0, 3)
 
 
 def test_a_decode_of_other_tokens_is_compared_as_far_as_both_have_the_same(tmp_path: Path) -> None:

@@ -41,7 +41,8 @@ class Comparison:
     the narrower dtype). tokens: the flat places in A of the tokens that differ; empty if rows are of no token.
     furthest: the largest relative error of a row, |a - b| / |a| in the 2-norm; None if whole values were not kept.
     bound: how large rounding to the narrower dtype makes that error at most. reason: why the pair was not compared.
-    other_part: both are views, of different parts of what they look at, and so can't be compared.
+    other_part: both are views, of different parts of what they look at, and so can't be compared. by_keys: columns were
+    matched by the keys that they are of, so they stand elsewhere on the two sides.
     """
 
     status: Status
@@ -53,6 +54,7 @@ class Comparison:
     ids: Ids | None = None
     reason: str = ""
     other_part: bool = False
+    by_keys: bool = False
 
 
 class Comparer:
@@ -167,12 +169,14 @@ class Comparer:
         if not isinstance(places, str):
             left, right, *tokens = places
             readings.append(keys.of_tokens((rows[0][left], rows[1][right]), (tokens[0], tokens[1])))
-        found = min((reading for reading in readings if reading), key=lambda reading: reading.differing, default=None)
+        best = min((reading for reading in readings if reading), key=lambda reading: reading.differing, default=None)
         # Rows of no one token may have as many columns as there are keys by chance: then only equal bits say something.
-        if found is None or (len(readings) == 1 and found.differing):
+        if best is None or (len(readings) == 1 and best.differing):
             return None
-        status: Status = "differ" if found.differing else "equal"
-        return Comparison(status=status, rows=found.rows, differing=found.differing, tokens=found.tokens)
+        status: Status = "differ" if best.differing else "equal"
+        return Comparison(
+            status=status, rows=best.rows, differing=best.differing, tokens=best.tokens, by_keys=True
+        )  # fmt: skip
 
     def _rows(self, side: Side, number: int) -> Tensor | None:
         """Digests of rows that the other side's can be held against: of ids their rows as 64-bit numbers."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from moeparity.evidence.diff.align import Aligned
@@ -106,19 +105,23 @@ def _uncovered(
         if call.level == "op" and all(side.root_of(number) in constant for number in call.inputs.values()):
             # Of nothing that the program was given: where it matters, what was made of it was compared.
             constant.update(side.root_of(number) for number in call.outputs.values())
-    unread = _unread_places(side, results, covered)
+    needless = _dead_ends(side, results)
     for number in results:
-        if number not in covered | constant | unread:
+        if number not in covered | constant | needless:
             comparison = statuses.get(number)
             yield number, comparison.reason if comparison is not None else "calls that the other trace has not"
 
 
-def _unread_places(side: Side, results: Mapping[int, Call], covered: AbstractSet[int]) -> set[int]:
-    """Whole numbers that nothing reads, given beside what is covered: the places of maxima, where only these count."""
-    read = {side.root_of(number) for call in side.calls for number in call.inputs.values()}
-    return {
-        number
-        for number, call in results.items()
-        if number not in read and side.value(number).dtype in WHOLE and call.level == "op"
-        if any(side.root_of(other) in covered for other in call.outputs.values() if other != number)
-    }
+def _dead_ends(side: Side, results: Mapping[int, Call]) -> set[int]:
+    """Whole numbers that end nowhere: no module is given them, and no floating-point number is made of them. Such are
+    the counters of a loop that decodes, and the places of maxima of which only the maxima are read.
+    """
+    used: set[int] = set()
+    for call in reversed(side.calls):
+        results_here = {side.root_of(number) for number in (*call.outputs.values(), *call.written.values())}
+        decides = not results_here
+        computes = any(side.value(number).dtype not in WHOLE for number in results_here)
+        if call.level == "module" or decides or computes or results_here & used:
+            used.update(side.root_of(number) for number in call.inputs.values())
+    of_ops = {number for number, call in results.items() if call.level == "op" and side.value(number).dtype in WHOLE}
+    return of_ops - used

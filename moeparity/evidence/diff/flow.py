@@ -20,7 +20,7 @@ Role = Literal["output", "input"]
 EQUAL = ("equal", "cast", "padding")
 """Statuses of values that are one, as far as tokens go."""
 _MIXED = "of several tokens in a row, and made of values whose padding differs"
-_PLACES = "places in rows of other widths"
+_PLACES = "places in rows whose columns stand elsewhere"
 DIFFERING = ("differ", "apart", "rounded")
 
 
@@ -114,7 +114,7 @@ def value_pairs(comparer: Comparer, aligned: Aligned) -> Iterator[ValuePair]:
         partners[ours.id] = theirs.id
         results = list(_of_slots(comparer, (ours, theirs), _results(ours), _results(theirs), "output"))
         roots = {comparer.a.root_of(pair.a) for pair in inputs}
-        if any(_widths(comparer, pair) for pair in inputs):
+        if any(pair.comparison.by_keys or _widths(comparer, pair) for pair in inputs):
             results = [_without_places(comparer, pair) for pair in results]
         for pair in (*inputs, *results):
             root_ids = {comparer.a.root_of(pair.a)} if pair.role == "input" else roots
@@ -132,8 +132,11 @@ def _widths(comparer: Comparer, pair: ValuePair) -> bool:
 
 
 def _without_places(comparer: Comparer, pair: ValuePair) -> ValuePair:
-    """Whole numbers that were made of such rows may say where in a row something stands, and are not compared."""
+    """Whole numbers that were made of such rows may say where in a row something stands, and are not compared, unless
+    they have a column for each key themselves.
+    """
     counts = comparer.a.value(pair.a).dtype in WHOLE and comparer.b.value(pair.b).dtype in WHOLE
+    counts = counts and not pair.comparison.by_keys
     return replace(pair, comparison=Comparison(status="unknown", reason=_PLACES)) if counts else pair
 
 

@@ -34,8 +34,9 @@ class KeyColumns:
     shared: tuple[Tensor, Tensor]
 
     def are_of(self, widths: tuple[int, int]) -> bool:
-        """Whether rows of these widths have a column for each key of their pass."""
-        return (self.a.columns, self.b.columns) == widths and 0 not in widths
+        """Whether rows of these widths have a column for each key of their pass, and at most one for a sink behind."""
+        more = [width - side.columns for width, side in zip(widths, (self.a, self.b), strict=True)]
+        return more[0] == more[1] and more[0] in {0, 1} and self.a.columns > 0 and self.b.columns > 0
 
     def of_tokens(self, rows: tuple[Tensor, Tensor], tokens: tuple[Tensor, Tensor]) -> KeyRows | None:
         """Rows that are each of one token, such as scores: `rows` [rows, keys] of each side, and the places of their
@@ -67,8 +68,8 @@ class KeyColumns:
             values = self._common(first, second, ours, theirs)
             sequence = self.a.sequences[first]
             numbers = values.any(0).nonzero().squeeze(-1) - sequence.start
-            here = (numbers >= 0) & (numbers < len(sequence.places))
-            return values.any(-1), torch.tensor(sequence.places)[numbers[here]]
+            in_pass = (numbers >= 0) & (numbers < len(sequence.places))
+            return values.any(-1), torch.tensor(sequence.places)[numbers[in_pass]]
 
         first, second = self.shared
         return self._compared(_pairs(_sequence_of_places(self.a)[first], _sequence_of_places(self.b)[second]), differs)
@@ -76,7 +77,8 @@ class KeyColumns:
     def _common(self, first: int, second: int, ours: Tensor, theirs: Tensor) -> Tensor:
         """Where rows of two sequences differ in the keys that both have, bool [rows, keys]."""
         keys = self.a.sequences[first].keys, self.b.sequences[second].keys
-        left, right = (list(each[: min(map(len, keys))]) for each in keys)
+        sinks = range(self.a.columns, ours.shape[-1]), range(self.b.columns, theirs.shape[-1])
+        left, right = ([*each[: min(map(len, keys))], *behind] for each, behind in zip(keys, sinks, strict=True))
         return int_view(ours[:, left].contiguous()) != int_view(theirs[:, right].contiguous())
 
     def _compared(

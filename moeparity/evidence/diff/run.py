@@ -40,8 +40,11 @@ _LAYER = re.compile(r"(?:.*\.)?(?:layers?|h|blocks?)\.\d+")
 _RERUN = 6
 """Starts whose orders are drawn: the first ones."""
 _NOT_FIRST = LegalOrders(verdict="not told", reason="not the first")
-_OF_A_CACHE = frozenset({"use_cache", "past_key_value", "past_key_values", "cache_position", "cache_params"})
-"""Arguments by which transformers hands over a cache."""
+_HANDED_OVER = frozenset({
+    "use_cache", "past_key_value", "past_key_values", "cache_position", "cache_params", "logits_to_keep", "return_dict",
+    "output_attentions", "output_hidden_states", "output_router_logits",
+})  # fmt: skip
+"""Arguments of transformers that say what is handed over, a cache or more results, and change no number."""
 _SCALARS = 12
 """Arguments that differ of which a report tells."""
 
@@ -97,14 +100,14 @@ def _compare(a: Side, b: Side, layout: Layout, gathered: _Gathered) -> None:
 
 
 def _other_scalars(pair: RunPair, aligned: Aligned) -> Iterator[str]:
-    """Arguments that differ. Where tokens are known, what hands over a cache is left out, and so are the numbers by
-    which ops count positions behind one: what was made of them is compared token by token.
+    """Arguments that differ. Where tokens are known, what says what is handed over is left out, and so are the numbers
+    by which ops count positions behind a cache: what was made of them is compared token by token.
     """
     for ours, theirs in aligned.pairs:
         if pair.shared is not None and not pair.shared.alike and ours.level == "op" and _counts(pair.a.side, ours):
             continue
         for text in scalars(ours, theirs):
-            if pair.shared is None or text.partition(":")[0] not in _OF_A_CACHE:
+            if pair.shared is None or text.partition(":")[0] not in _HANDED_OVER:
                 yield f"{place(ours)}: {text}"
 
 

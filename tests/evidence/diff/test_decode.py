@@ -74,8 +74,8 @@ class _Program(nn.Module):
     def __init__(self, fault: Fault = _none, hides: Fault = _none) -> None:
         super().__init__()
         self.embed = nn.Embedding(VOCABULARY, HIDDEN)
-        given = [(fault, hides) if number == 1 else (_none, _none) for number in range(3)]
-        self.layers = nn.ModuleList(_Layer(*faults) for faults in given)
+        layer_faults = [(fault, hides) if number == 1 else (_none, _none) for number in range(3)]
+        self.layers = nn.ModuleList(_Layer(*faults) for faults in layer_faults)
         random = torch.Generator().manual_seed(0)
         for parameter in self.parameters():
             parameter.data = torch.randint(-12, 13, parameter.shape, generator=random).double() / 64
@@ -154,9 +154,9 @@ def test_a_key_that_one_side_hides_is_a_start(tmp_path: Path) -> None:
     """In the step behind six columns the padded sequence, of which three are tokens, does not see its second token."""
 
     def hides(visible: Tensor, past: int) -> Tensor:
-        seen = visible.clone()
-        seen[1, ..., 4:5] &= past != 6
-        return seen
+        hidden = visible.clone()
+        hidden[1, ..., 4:5] &= past != 6
+        return hidden
 
     report = _padded_at_both_sides(tmp_path, hides)
     (start,) = report.starts

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from moeparity import paths
-from moeparity.errors import SpecError, TraceError, Where, did_you_mean, display_path, listed
+from moeparity.errors import SpecError, TraceError, Where, did_you_mean, listed
 from moeparity.evidence.trace.records import Call
 from moeparity.plan.address import role
 from moeparity.plan.graph import Graph, Node
@@ -184,10 +183,7 @@ class ModuleMap:
 
 def load_map(name: str, where: Where) -> ModuleMap:
     """A shipped map by name, or a file relative to the one that names it. Raises SpecError."""
-    if "/" in name or name.endswith(".yaml"):
-        path = where.path.parent / name
-        if not paths.present(path):
-            raise SpecError(f"{where}: map {name!r}: there is no file {display_path(path)}. Check the path.")
+    if (path := reader.own_file(name, where, "map")) is not None:
         return ModuleMap(reader.read_map(path), Where(path))
     shipped = reader.shipped("maps")
     if name not in shipped:

@@ -121,12 +121,21 @@ def shipped(folder: str, ending: str = "yaml") -> Mapping[str, Path]:
     return {path.stem: path for path in sorted(root.glob(f"*.{ending}"))}
 
 
+def own_file(name: str, where: Where, noun: str) -> Path | None:
+    """A file of the user's own, for a name that is a path (with `/` or ending in `.yaml`) beside the file that names
+    it; None for any other name, which is that of a shipped one. Raises SpecError where there is no such file.
+    """
+    if "/" not in name and not name.endswith(".yaml"):
+        return None
+    path = where.path.parent / name
+    if not paths.present(path):
+        raise SpecError(f"{where}: {noun} {name!r}: there is no file {display_path(path)}. Check the path.")
+    return path
+
+
 def find_profile(name: str, where: Where) -> Path:
-    """The file of a profile: a path (with `/` or ending in `.yaml`) beside the file that names it, else shipped."""
-    if "/" in name or name.endswith(".yaml"):
-        path = where.path.parent / name
-        if not paths.present(path):
-            raise SpecError(f"{where}: profile {name!r}: there is no file {display_path(path)}. Check the path.")
+    """The file of a profile, a user's own or a shipped one. Raises SpecError."""
+    if (path := own_file(name, where, "profile")) is not None:
         return path
     profiles = shipped("profiles")
     if name not in profiles:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-import torch
 from torch import Tensor
 
 from moeparity.bisection.context import Context
@@ -16,7 +15,7 @@ from moeparity.bisection.watch import SectionObserver, Watch
 from moeparity.engine.view import NodeView
 from moeparity.metrics.distributions import vocabulary_metrics
 from moeparity.metrics.exact import Exact
-from moeparity.metrics.tokens import CHUNK
+from moeparity.metrics.tokens import scored_parts
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 
 
@@ -45,11 +44,7 @@ class Distributions(SectionObserver):
             return
         rows = slice(*view.wave)
         reference, candidate = view.tensor(self.reference), view.tensor(self.candidate)
-        scored = self.loss_mask[rows].clone()
-        scored[:, 0] = False
-        sequence, position = scored.nonzero(as_tuple=True)
-        size = max(1, CHUNK // reference.shape[-1])
-        for s, t in zip(torch.split(sequence, size), torch.split(position, size), strict=True):
+        for s, t in scored_parts(self.loss_mask[rows], reference.shape[-1]):
             x, y = reference[s, t - 1], candidate[s, t - 1]
             finite = (x.isfinite() & y.isfinite()).all(-1)
             metrics = vocabulary_metrics(x[finite], y[finite], self.input_ids[rows][s, t][finite]).cpu()

@@ -30,8 +30,6 @@ class Distributions(SectionObserver):
     """
 
     output: str
-    reference: str
-    candidate: str
     input_ids: Tensor
     loss_mask: Tensor
     sums: list[Exact] = field(default_factory=lambda: [Exact()] * 4)
@@ -43,7 +41,7 @@ class Distributions(SectionObserver):
         if view.node.name != self.output:
             return
         rows = slice(*view.wave)
-        reference, candidate = view.tensor(self.reference), view.tensor(self.candidate)
+        reference, candidate = view.tensor(REFERENCE), view.tensor(CANDIDATE)
         for s, t in scored_parts(self.loss_mask[rows], reference.shape[-1]):
             x, y = reference[s, t - 1], candidate[s, t - 1]
             finite = (x.isfinite() & y.isfinite()).all(-1)
@@ -62,7 +60,7 @@ class Distributions(SectionObserver):
 def observer(plan: Plan, trials: Trials) -> Distributions:
     """The observer of both sides."""
     ids, _, scored = plan.tokens_on_device
-    return Distributions(plan.model.graph.scores, REFERENCE, CANDIDATE, ids, scored)
+    return Distributions(plan.model.graph.scores, ids, scored)
 
 
 DISTRIBUTIONS: Final[Watch[Distributions]] = Watch("distribution", observer, (Distributions,))

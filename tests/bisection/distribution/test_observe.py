@@ -19,7 +19,7 @@ MASK = torch.ones(3, 5, dtype=torch.bool)
 
 
 def observed(mask: torch.Tensor = MASK, logits: torch.Tensor = LOGITS, *, wave: int = 3) -> Distributions:
-    observer = Distributions("lm_head", "reference", "candidate", IDS, mask)
+    observer = Distributions("lm_head", IDS, mask)
     for start in range(0, 3, wave):
         rows = (start, min(3, start + wave))
         sides = dict(zip(("reference", "candidate"), logits[:, slice(*rows)], strict=True))

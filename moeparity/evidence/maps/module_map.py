@@ -184,14 +184,14 @@ class ModuleMap:
 def load_map(name: str, where: Where) -> ModuleMap:
     """A shipped map by name, or a file relative to the one that names it. Raises SpecError."""
     if (path := reader.own_file(name, where, "map")) is not None:
-        return ModuleMap(reader.read_map(path), Where(path))
+        return ModuleMap(reader.read(path, MapFile), Where(path))
     shipped = reader.shipped("maps")
     if name not in shipped:
         raise SpecError(
             f"{where}: map {name!r} is not shipped; expected {listed(shipped)}, or a path with `/` or `.yaml` to a "
             f"file of your own.{did_you_mean(name, shipped)}"
         )
-    return ModuleMap(reader.read_map(shipped[name]), Where(shipped[name]))
+    return ModuleMap(reader.read(shipped[name], MapFile), Where(shipped[name]))
 
 
 def map_of(calls: Iterable[Call], where: Where) -> ModuleMap:

@@ -41,7 +41,7 @@ def find_fault(name: str, where: Where) -> Fault:
 
 def read_fault(path: Path) -> Fault:
     """A fault file, checked against the ops that it names. Raises SpecError."""
-    spec = reader.read_fault(path)
+    spec = reader.read(path, FaultFile)
     where = Where(path, spec.sits.line)
     for name in spec.sits.op:
         if name not in OPS:

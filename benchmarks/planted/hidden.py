@@ -15,7 +15,7 @@ from benchmarks.planted.hidden_cases import SEQUENCES, Hidden, write
 from benchmarks.planted.submodules import HEADED, IMPL, SHARED
 from moeparity.bisection.measures import summarise
 from moeparity.bisection.options import Options
-from moeparity.bisection.pipeline import passes
+from moeparity.bisection.pipeline import passes_over, ready
 from moeparity.bisection.plan import Plan
 from moeparity.engine.lockstep import run
 from moeparity.engine.view import NodeView
@@ -95,7 +95,9 @@ def ask(case: Hidden, folder: Path) -> Answer:
     path = write_recipe(case, folder)
     model = submodules.use(folder / "checkpoint", case.patch, case.module)
     started = time.process_time()
-    plan, observed = passes(path, device="cpu", options=Options(allow_code=True, memory_limit=float("inf")))[:2]
+    plan, observed = passes_over(
+        ready(path, device="cpu", options=Options(allow_code=True, memory_limit=float("inf"))), None
+    )[:2]
     report = summarise(plan, observed)
     roots = tuple(root.node for root in report.roots)
     answer = next((answer for answer in report.nearest if answer.node in roots[:1]), None)

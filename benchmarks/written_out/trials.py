@@ -16,7 +16,7 @@ import torch
 from benchmarks.written_out.plain import CannotBeWrittenError, Printed, Writer
 from moeparity.bisection.measures import summarise
 from moeparity.bisection.options import Options
-from moeparity.bisection.pipeline import passes
+from moeparity.bisection.pipeline import passes_over, ready
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.prepare import prepare
 from moeparity.bisection.trials import alone, restored, toggle_trials, walker
@@ -80,7 +80,7 @@ def compared(path: Path, model: Model, subsets: int = SUBSETS) -> Iterator[Compa
     def opener(*_: object, **__: object) -> Model:
         return model
 
-    plan, observed = passes(path, device="cpu", options=CODE, opener=opener)
+    plan, observed = passes_over(ready(path, device="cpu", options=CODE, opener=opener), None)
     report = summarise(plan, observed)
     recipe = json.loads(path.read_text("utf-8"))
     printed = [Printed(row.name, row.parent, row.kind) for row in report.toggles]

@@ -86,7 +86,7 @@ MEASURES: Final = (
         trials=record.other_trials,
     ),
     Measure(gives=Degeneracy, measure=degeneracy.measure, watch=degeneracy.FLAT),
-    Measure(gives=Verdicts, measure=verdict.measure, needs=(Degeneracy, Recording, OtherRecord)),
+    Measure(gives=Verdicts, measure=verdict.measure, needs=(Arrival, Degeneracy, Recording, OtherRecord)),
     Measure(gives=Divergence, measure=divergence.measure, watch=RECORDS, search=BASELINE),
     Measure(gives=RoutingFlips, measure=flips.measure, watch=CENSUS),
     Measure(gives=Toggled, measure=toggles.measure, search=OFFSETTING),

@@ -137,20 +137,6 @@ def ready(
     return generate(plan, progress=progress)
 
 
-def passes(
-    recipe: str | Path,
-    *,
-    device: str = "auto",
-    options: Options | None = None,
-    progress: Callback | None = None,
-    opener: Callable[..., Model] = open_model,
-) -> tuple[Plan, Observed]:
-    """The first steps of `bisect`: the plan, and what all passes over it saw, before that becomes a report."""
-    plan = ready(recipe, device=device, options=options, progress=progress, opener=opener)
-    with piece_store(plan) as store:
-        return passes_over(plan, store, progress)
-
-
 def first_toggles(plan: Plan) -> list[Toggle]:
     """What the first pass over a plan tries: its toggles, and the blocks to be restored."""
     return [*plan.trial_toggles, *(toggle for _, toggle in plan.swaps.values() if toggle is not None)]

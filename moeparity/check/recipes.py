@@ -28,6 +28,7 @@ from moeparity.logs.report import LogReport
 from moeparity.output.findings import Finding, findings_code
 from moeparity.output.words import printable
 from moeparity.plan.spec import reader
+from moeparity.plan.spec.log_schema import LogCheck
 from moeparity.progress import Callback
 
 _IMPOSSIBLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -145,7 +146,7 @@ def _refuse_baseline(path: Path, baseline: Baseline | None) -> None:
 def _logs(path: Path, progress: Callback | None) -> tuple[LogReport, tuple[Finding, ...]]:
     from moeparity.logs.log_files import measure_check
 
-    log_check = reader.read_log_check(path)
+    log_check = reader.read(path, LogCheck)
     report = measure_check(log_check, Where(path), progress=progress)
     return report, log_findings(log_check.expect, report, Where(path))
 

@@ -59,16 +59,15 @@ def run(
     *,
     attention_mask: torch.Tensor | None = None,
     waves: slice = slice(None),
-    until: str | None = None,
     work: Work | None = None,
     progress: Callback | None = None,
 ) -> Counts:
     """One pass over the weights with all walkers in lockstep.
 
     tokens [B, T] int64 on the weights' device. `attention_mask` [B, T] bool is true on real tokens (None: on all).
-    Padded tokens go through every op, as they do in transformers. `waves` says which waves are walked, `until` names
-    the last node to be walked. `work` is what the footprint of these walkers on this graph was worked out from (None:
-    it is worked out here). `progress` is called after every node of every wave.
+    Padded tokens go through every op, as they do in transformers. `waves` says which waves are walked. `work` is what
+    the footprint of these walkers on this graph was worked out from (None: it is worked out here). `progress` is called
+    after every node of every wave.
     """
     before = weights.bytes_read
     with torch.inference_mode():
@@ -84,15 +83,11 @@ def run(
         # Users' functions may keep what they are given.
         reuse = not any(walker.functions for walker in walkers)
         for segment, loaded in weights.segments(lockstep.dtypes, reuse=reuse):
-            names = [node.name for node in segment.nodes]
             ticks.segment = segment.name
-            walked = segment.nodes[: names.index(until) + 1] if until in names else segment.nodes
             for wave in walked_waves:
-                for node in walked:
+                for node in segment.nodes:
                     lockstep.step(node, wave, loaded, ticks)
                     ticks.node()
-            if until in names:
-                break
     lockstep.counts.bytes_read = weights.bytes_read - before
     return lockstep.counts
 

@@ -60,11 +60,10 @@ class PassRunner:
         walkers: Sequence[Walker],
         observers: Sequence[Observer],
         *,
-        until: str | None = None,
         saved: Iterable[str] | None = None,
         kept_bytes: int = 0,
     ) -> Pass:
-        """One pass with all of these walkers, up to the node `until`. `saved` are nodes whose values an observer keeps,
+        """One pass with all of these walkers. `saved` are nodes whose values an observer keeps,
         `kept_bytes` what observers keep per token beside that. Raises MoeparityError if it does not fit into memory,
         SpecError if a kernel refuses a walker.
         """
@@ -72,7 +71,7 @@ class PassRunner:
         footprint = require(
             walkers, self.weights, sequences, length, limit=self.memory_limit, saved=saved, kept_bytes=kept_bytes
         )
-        return self._ran(walkers, walkers, observers, footprint, until)
+        return self._ran(walkers, walkers, observers, footprint)
 
     def try_all(
         self,
@@ -80,7 +79,6 @@ class PassRunner:
         trials: Sequence[Walker],
         observing: Observing,
         *,
-        until: str | None = None,
         refused: Refused | None = None,
     ) -> Iterator[Pass]:
         """Passes that together try every walker once, each pass together with the walkers in `always`.
@@ -95,7 +93,7 @@ class PassRunner:
         waiting = [trial for trial in trials if trial.name not in refused]
         while waiting:
             count, footprint = self._most(always, waiting)
-            yield from self._without_refused(always, waiting[:count], observing, until, footprint, refused)
+            yield from self._without_refused(always, waiting[:count], observing, footprint, refused)
             waiting = waiting[count:]
 
     def _without_refused(
@@ -103,7 +101,6 @@ class PassRunner:
         always: Sequence[Walker],
         trials: Sequence[Walker],
         observing: Observing,
-        until: str | None,
         footprint: Footprint | None,
         refused: Refused,
     ) -> Iterator[Pass]:
@@ -115,7 +112,7 @@ class PassRunner:
             if footprint is None:
                 footprint = require(walkers, self.weights, *self.input_ids.shape, limit=self.memory_limit)
             try:
-                yield self._ran(walkers, trials, observers, footprint, until)
+                yield self._ran(walkers, trials, observers, footprint)
             except WalkersRefusedError as error:
                 remaining = [trial for trial in trials if trial.name not in error.walkers]
                 if len(remaining) == len(trials):
@@ -131,7 +128,6 @@ class PassRunner:
         trials: Sequence[Walker],
         observers: Sequence[Observer],
         footprint: Footprint,
-        until: str | None,
     ) -> Pass:
         seconds = FASTEST[self.weights.device.type].seconds_of(footprint.amounts.repeated(self.draws))
         require_time(seconds, "this pass", "Give fewer or shorter sequences, or fewer draws.")
@@ -142,7 +138,6 @@ class PassRunner:
             observers,
             attention_mask=self.attention_mask,
             waves=self.waves,
-            until=until,
             work=footprint.work,
             progress=self.progress,
         )

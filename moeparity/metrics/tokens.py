@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal, Self
@@ -101,6 +101,16 @@ class SequenceSums:
             raise ValueError("nothing to concatenate")
         names = [field.name for field in fields(cls)]
         return cls(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
+
+
+def scored_parts(mask: Tensor, width: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """The sequences and the positions, int64 [n] each, of the tokens in `mask`, bool [B, T], row by row: so many at a
+    time that a temporary [n, width] has about `CHUNK` elements. First tokens are left out, since nothing predicts them.
+    """
+    predicted = mask.clone()
+    predicted[:, 0] = False
+    size = max(1, CHUNK // width)
+    yield from zip(*(torch.split(index, size) for index in predicted.nonzero(as_tuple=True)), strict=True)
 
 
 def first_occurrences(input_ids: Tensor, loss_mask: Tensor) -> Tensor:

@@ -227,6 +227,11 @@ def thinned(rows: Sequence[_Row], peaks: Collection[int]) -> tuple[list[_Row], l
     ]
 
 
+def surplus(rows: int) -> list[Phrase]:
+    """The note below a table of the first rows that so many others are in the JSON alone; none where there are none."""
+    return [Styled(f"{rows} more in --json.", "dim")] if rows > 0 else []
+
+
 def plain(phrase: Phrase) -> str:
     """The words alone."""
     if isinstance(phrase, tuple):

@@ -21,6 +21,11 @@ def few(names: Sequence[str], most: int) -> str:
     return f"{', '.join(names[:most])} and {len(names) - most} more"
 
 
+def more(count: int, shown: int) -> str:
+    """`, and 2 more`, behind the first `shown` of so many; empty where these are all."""
+    return f", and {count - shown} more" if count > shown else ""
+
+
 def quantity(count: int, noun: str) -> str:
     """`1 node`, `3 nodes`, `2 passes`."""
     ending = "es" if noun.endswith(("s", "x")) else "s"
@@ -30,6 +35,11 @@ def quantity(count: int, noun: str) -> str:
 def percent(share: float) -> str:
     """`12.34%`."""
     return f"{share:.2%}"
+
+
+def in_short(error: float) -> str:
+    """A relative error in two digits."""
+    return "not finite" if math.isinf(error) else f"{error:.1e}"
 
 
 def between(low: float, high: float, digits: str = ".3g") -> str:

@@ -51,6 +51,15 @@ class WeightRef:
         """The shape of a tensor in the file."""
         return self.stacked or self.shape
 
+    @property
+    def pieces(self) -> tuple[Part, ...]:
+        """Its parts, rewritten or not: one for each expert where it has several."""
+        if self.parts:
+            return self.parts
+        if self.stacked is not None:
+            return tuple(Part(name=self.names[0], expert=expert) for expert in range(self.count))
+        return tuple(Part(name=name) for name in self.names)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:

@@ -107,13 +107,21 @@ class Calls:
         return self._memory[key].copy_(x)
 
 
-class RowSums(Calls):
-    """f(x [M, n]) -> [M]."""
+class OfRows(Calls):
+    """A callable with an output for each row of its first argument."""
 
     @property
     def positions(self) -> int:
         """One per row."""
         return self.setup.m
+
+    def label(self, positions: Sequence[int]) -> str:
+        """The rows in words."""
+        return f"rows {runs(positions)}"
+
+
+class RowSums(OfRows):
+    """f(x [M, n]) -> [M]."""
 
     def sums(self, rows: torch.Tensor, at: Sequence[int], factors: torch.Tensor | None = None) -> torch.Tensor:  # noqa: ARG002
         """As `Sums.sums`."""
@@ -126,10 +134,6 @@ class RowSums(Calls):
     def everywhere(self, row: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
         """As `Sums.everywhere`."""
         return self._call(row.expand(self.setup.m, -1), shape=(self.setup.m,))
-
-    def label(self, positions: Sequence[int]) -> str:
-        """The rows in words."""
-        return f"rows {runs(positions)}"
 
 
 class Dot(Calls):

@@ -13,7 +13,7 @@ import torch
 
 from moeparity.errors import MoeparityError
 from moeparity.numerics.bits import int_view
-from moeparity.probe.calls import Calls, Setup, parts, runs
+from moeparity.probe.calls import OfRows, Setup, parts
 from moeparity.probe.reveal import NoTree
 from moeparity.probe.target import Function
 from moeparity.probe.triplets import Triplet
@@ -32,7 +32,7 @@ _PROBES = 4
 """So many probes are part of a row's fingerprint, besides its output's bits."""
 
 
-class Squares(Calls):
+class Squares(OfRows):
     """f(x [M, n], weight [n], eps) -> [M, n].
 
     A unit beside a large sum of squares does not survive the root and the output's rounding. But with eps = -M / n,
@@ -44,11 +44,6 @@ class Squares(Calls):
         self.probes, self.bits = 0, 24
         self.large, self.small, self.eps = 0.0, 1.0, 0.0
         self.at = list(range(setup.m))
-
-    @property
-    def positions(self) -> int:
-        """One per row."""
-        return self.setup.m
 
     def start(self, rows: Sequence[int]) -> None:
         """Probe at these rows. Raises NoTree if no number swamps one unit and not two, as seen through the eps."""
@@ -118,23 +113,14 @@ class Squares(Calls):
             codes = codes * 2 + finite
         return codes
 
-    def label(self, positions: Sequence[int]) -> str:
-        """The rows in words."""
-        return f"rows {runs(positions)}"
 
-
-class Exponentials(Calls):
+class Exponentials(OfRows):
     """f(x [M, n]) -> [M, n], in fp32: the large leaf's share is 1 if nothing else is left of the sum."""
 
     def __init__(self, function: Function, setup: Setup) -> None:
         super().__init__(function, setup)
         self.probes, self.bits = 0, 24
         self.at = list(range(setup.m))
-
-    @property
-    def positions(self) -> int:
-        """One per row."""
-        return self.setup.m
 
     def start(self, rows: Sequence[int]) -> None:
         """Probe at these rows. Raises NoTree if sums are not in fp32, MoeparityError if the output is not."""
@@ -177,10 +163,6 @@ class Exponentials(Calls):
         """The same row [n], mapped into [0, 4), in all rows: an integer [M] made of each output's bits."""
         shape = (self.setup.m, self.setup.n)
         return _hashes(self._call((row % 4).expand(shape), shape=shape))
-
-    def label(self, positions: Sequence[int]) -> str:
-        """The rows in words."""
-        return f"rows {runs(positions)}"
 
 
 def _near(value: float) -> list[float]:

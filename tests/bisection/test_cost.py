@@ -10,7 +10,7 @@ import typer.testing
 
 from moeparity.bisection import cost
 from moeparity.bisection.options import Options
-from moeparity.bisection.pipeline import bisect, passes
+from moeparity.bisection.pipeline import bisect, passes_over, ready
 from moeparity.bisection.rates import MachineRates
 from moeparity.cli.commands import app
 from moeparity.engine.duration import CALLS, DRAWN, MADE, MOVED, Rates
@@ -38,7 +38,7 @@ def test_what_is_expected_bounds_what_it_takes(tmp_path: Path) -> None:
     """Calls, variants and bytes against the run itself; more is shared there than can be known before."""
     path = recipe(tmp_path)
     before = cost.expected(path, device="cpu", rates=CALL)
-    _, observed = passes(path, device="cpu")
+    _, observed = passes_over(ready(path, device="cpu"), None)
     assert before.seconds >= sum(observed.cost.counts.evaluations.values()) > before.seconds / 10
     assert before.footprint.total == pytest.approx(observed.cost.memory.estimated)
     assert before.stored == observed.cost.counts.bytes_read
@@ -49,7 +49,7 @@ def test_evaluations_are_those_of_the_run_within_a_factor_of_two(name: str) -> N
     path = RECIPES / f"{name}.yaml"
     options = Options(attribute=False, split=0)
     before = cost.expected(path, device="cpu", rates=CALL, options=options)
-    _, observed = passes(path, device="cpu", options=options)
+    _, observed = passes_over(ready(path, device="cpu", options=options), None)
     assert 0.5 < before.seconds / sum(observed.cost.counts.evaluations.values()) < 2
 
 

@@ -89,7 +89,7 @@ OTHER = blocks([([1.0, 1.0], 0), ([9.0, 9.0], 1)])
 
 
 def record_of(*views: NodeView) -> NodeRecord:
-    observer = DivergenceObserver(REFERENCE, CANDIDATE, (REFERENCE, CANDIDATE), (REFERENCE, SHADOW))
+    observer = DivergenceObserver((REFERENCE, CANDIDATE), (REFERENCE, SHADOW))
     for each_view in views:
         observer.see(each_view)
     (record,) = observer.records.values()

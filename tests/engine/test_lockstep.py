@@ -221,14 +221,3 @@ def test_a_shadow_computes_on_the_inputs_of_the_other(model: Model, node: str, s
     alone, _ = walk(model, walkers[1:2])
     with_shadow, _ = walk(model, walkers)
     assert same_bits(alone.of("reference"), with_shadow.of("reference"))
-
-
-def test_a_walk_may_end_early(model: Model) -> None:
-    walkers, outputs = variants(model, 3)[:2], Outputs(nodes=("layers[0].moe.gate", "layers[0].moe.router", "lm_head"))
-    whole, _ = walk(model, walkers, "layers[0].moe.gate")
-    counts = run(walkers, model.weights, IDS, [outputs], until="layers[0].moe.gate")
-    assert {node for _, node in outputs.parts} == {"layers[0].moe.gate"}
-    assert not [node for node in counts.evaluations if node.startswith("layers[1]")]
-    for walker in walkers:
-        mine, theirs = (values.of(walker.name, "layers[0].moe.gate") for values in (outputs, whole))
-        assert same_bits(mine, theirs)

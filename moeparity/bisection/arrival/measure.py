@@ -8,7 +8,6 @@ from dataclasses import replace
 from moeparity.bisection.arrival.data import Arrival, ArrivalDraw
 from moeparity.bisection.arrival.show import arrival_reading
 from moeparity.bisection.context import Context
-from moeparity.bisection.observed import Observed
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import Trial, TrialKey, Trials
 from moeparity.metrics.gating import gated_name
@@ -71,12 +70,8 @@ def _shifted(order: Order, offset: int) -> Order:
 
 
 def measure(of: Context) -> Arrival | None:
-    """All draws of the sides that add in order of arrival."""
-    return arrival(of.plan, of.observed)
-
-
-def arrival(plan: Plan, observed: Observed) -> Arrival | None:
     """All draws of the sides that add in order of arrival; None if neither side does."""
+    plan, observed = of.plan, of.observed
     verdicts = {key: observed.logits.sums(key).verdict(plan.gate) for key in observed.keys("arrival")}
     if not verdicts:
         return None

@@ -15,7 +15,7 @@ from moeparity.bisection.trials import Trials
 from moeparity.bisection.watch import SectionObserver, Watch
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Name
-from moeparity.metrics.tokens import CHUNK, first_occurrences
+from moeparity.metrics.tokens import first_occurrences, scored_parts
 from moeparity.plan.sides import SIDES
 
 
@@ -33,12 +33,8 @@ class FlatLogits(SectionObserver):
         """Called by the engine once per node and wave."""
         if view.node.name != self.output:
             return
-        scored = self.loss_mask[slice(*view.wave)].clone()
-        scored[:, 0] = False
-        sequence, position = scored.nonzero(as_tuple=True)
         values_of = [view.tensor(walker) for walker in self.walkers]
-        size = max(1, CHUNK // values_of[0].shape[-1])
-        for s, t in zip(torch.split(sequence, size), torch.split(position, size), strict=True):
+        for s, t in scored_parts(self.loss_mask[slice(*view.wave)], values_of[0].shape[-1]):
             self.tokens += len(s)
             self.flat += int(torch.stack([is_flat(values[s, t - 1]) for values in values_of]).any(0).sum())
 

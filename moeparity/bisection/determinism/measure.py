@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,7 +16,7 @@ from moeparity.bisection.watch import SectionObserver, Watch
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Name
 from moeparity.numerics.bits import int_view
-from moeparity.plan.sides import CANDIDATE, REFERENCE
+from moeparity.plan.sides import SIDES
 
 WAVES = 2
 """At each node, a function is called again on the first micro-batch of so many waves."""
@@ -36,14 +36,13 @@ class Repeats:
 
 @dataclass(slots=True)
 class CalledAgain(SectionObserver):
-    """Calls the users' functions of `sides` again, `CALLS` times at each node in each of `WAVES` waves."""
+    """Calls the users' functions of both sides again, `CALLS` times at each node in each of `WAVES` waves."""
 
-    sides: Sequence[Name]
     repeats: dict[tuple[Name, str], Repeats] = field(default_factory=dict)
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
-        for side in self.sides:
+        for side in SIDES:
             region = view.regions.get(side)
             if region is None or not view.ran(side):
                 continue
@@ -72,7 +71,7 @@ def _differing(ours: torch.Tensor, again: torch.Tensor) -> int:
 
 def observer(plan: Plan, trials: Trials) -> CalledAgain | None:
     """The observer of both sides; None if no user's function runs."""
-    return CalledAgain((REFERENCE, CANDIDATE)) if plan.functions else None
+    return CalledAgain() if plan.functions else None
 
 
 REPEATED: Final[Watch[Mapping[tuple[str, str], Repeats]]] = Watch("determinism", observer, (Repeats,))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-import torch
 from torch import Tensor
 
 from moeparity.bisection.context import Context
@@ -16,7 +15,7 @@ from moeparity.bisection.watch import SectionObserver, Watch
 from moeparity.engine.view import NodeView
 from moeparity.metrics.distributions import vocabulary_metrics
 from moeparity.metrics.exact import Exact
-from moeparity.metrics.tokens import CHUNK
+from moeparity.metrics.tokens import scored_parts
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 
 
@@ -31,8 +30,6 @@ class Distributions(SectionObserver):
     """
 
     output: str
-    reference: str
-    candidate: str
     input_ids: Tensor
     loss_mask: Tensor
     sums: list[Exact] = field(default_factory=lambda: [Exact()] * 4)
@@ -44,12 +41,8 @@ class Distributions(SectionObserver):
         if view.node.name != self.output:
             return
         rows = slice(*view.wave)
-        reference, candidate = view.tensor(self.reference), view.tensor(self.candidate)
-        scored = self.loss_mask[rows].clone()
-        scored[:, 0] = False
-        sequence, position = scored.nonzero(as_tuple=True)
-        size = max(1, CHUNK // reference.shape[-1])
-        for s, t in zip(torch.split(sequence, size), torch.split(position, size), strict=True):
+        reference, candidate = view.tensor(REFERENCE), view.tensor(CANDIDATE)
+        for s, t in scored_parts(self.loss_mask[rows], reference.shape[-1]):
             x, y = reference[s, t - 1], candidate[s, t - 1]
             finite = (x.isfinite() & y.isfinite()).all(-1)
             metrics = vocabulary_metrics(x[finite], y[finite], self.input_ids[rows][s, t][finite]).cpu()
@@ -67,7 +60,7 @@ class Distributions(SectionObserver):
 def observer(plan: Plan, trials: Trials) -> Distributions:
     """The observer of both sides."""
     ids, _, scored = plan.tokens_on_device
-    return Distributions(plan.model.graph.scores, REFERENCE, CANDIDATE, ids, scored)
+    return Distributions(plan.model.graph.scores, ids, scored)
 
 
 DISTRIBUTIONS: Final[Watch[Distributions]] = Watch("distribution", observer, (Distributions,))

@@ -60,8 +60,6 @@ class DivergenceObserver(SectionObserver):
     not.
     """
 
-    reference: Name
-    candidate: Name
     roots_of: tuple[Name, Name]
     local_of: tuple[Name, Name]
     attention_mask: torch.Tensor | None = None
@@ -69,13 +67,13 @@ class DivergenceObserver(SectionObserver):
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
-        if not view.ran(self.reference, self.candidate):
+        if not view.ran(REFERENCE, CANDIDATE):
             return
         record = self.records.setdefault(view.node.name, NodeRecord(view.node))
         roots = [] if view.outputs_agree(*self.roots_of) else self._root_cells(view)
         if roots:
             self._add_root(record, view, roots)
-        error = _error(view, self.reference, self.candidate)
+        error = _error(view, REFERENCE, CANDIDATE)
         record.carried = _add(record.carried, error)
         # Before the first root no error is carried in, so nearly everywhere there carried and local are the same
         # values.
@@ -87,7 +85,7 @@ class DivergenceObserver(SectionObserver):
         # Logits with equal bits can give two different reports, since each side has its own temperature.
         if view.node.op.reports or not view.ran(*self.local_of):
             return False
-        pairs = zip(self.local_of, (self.reference, self.candidate), strict=True)
+        pairs = zip(self.local_of, (REFERENCE, CANDIDATE), strict=True)
         return all(a == b or view.outputs_agree(a, b) for a, b in pairs)
 
     @property
@@ -170,8 +168,8 @@ def observer(plan: Plan, trials: Trials) -> DivergenceObserver:
     _, mask, _ = plan.tokens_on_device
     if plan.recorded is not None:
         # Shadow and candidate both read recorded values, so every node is compared by itself.
-        return DivergenceObserver(REFERENCE, CANDIDATE, (SHADOW, CANDIDATE), (SHADOW, CANDIDATE), mask)
-    return DivergenceObserver(REFERENCE, CANDIDATE, (REFERENCE, CANDIDATE), (REFERENCE, SHADOW), mask)
+        return DivergenceObserver((SHADOW, CANDIDATE), (SHADOW, CANDIDATE), mask)
+    return DivergenceObserver((REFERENCE, CANDIDATE), (REFERENCE, SHADOW), mask)
 
 
 RECORDS: Final[Watch[Mapping[str, NodeRecord]]] = Watch("divergence", observer, (NodeRecord, Extent, Error))

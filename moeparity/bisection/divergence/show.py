@@ -23,11 +23,12 @@ from moeparity.output.blocks import (
     group,
     lines,
     names,
+    surplus,
     table,
     thinned,
 )
 from moeparity.output.figures import Line, Series
-from moeparity.output.words import enumerated, percent, quantity
+from moeparity.output.words import enumerated, in_short, percent, quantity
 
 
 def padding_reading(report: ReportData) -> Iterator[str]:
@@ -97,14 +98,8 @@ def _by_size(roots: Sequence[Root]) -> Table:
         (root.node, in_short(root.local), str(root.tokens), "; ".join(map(token_words, root.places[:_PLACES])))
         for root in roots[:_SHOWN_ROOTS]
     ]
-    more = len(roots) - _SHOWN_ROOTS
-    below = [Styled(f"{more} more in --json.", "dim")] if more > 0 else []
-    return table(columns("local error", "tokens", first="root", last="first tokens"), rows, *below)
-
-
-def in_short(error: float) -> str:
-    """A relative error in two digits."""
-    return "not finite" if math.isinf(error) else f"{error:.1e}"
+    of = columns("local error", "tokens", first="root", last="first tokens")
+    return table(of, rows, *surplus(len(roots) - _SHOWN_ROOTS))
 
 
 def token_words(place: TokenPlace) -> str:

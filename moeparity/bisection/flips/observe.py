@@ -30,7 +30,7 @@ from moeparity.numerics.bits import int_view
 from moeparity.ops.kernels.router import ranks_logits, selection
 from moeparity.plan.graph import Node
 from moeparity.plan.schedule.cases import Case
-from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
+from moeparity.plan.sides import CANDIDATE, REFERENCE, SIDES, Side
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,6 @@ class FlipObserver(SectionObserver):
 
     def __init__(
         self,
-        sides: tuple[Name, Name],
         rankings: Mapping[str, tuple[Rankings, Rankings]],
         layers: Sequence[int],
         trials: Sequence[Name],
@@ -69,7 +68,7 @@ class FlipObserver(SectionObserver):
         attention_mask: Tensor,
         sampled_from: Literal["candidate", "reference"],
     ) -> None:
-        self.sides, self.rankings, self.trials = sides, rankings, trials
+        self.rankings, self.trials = rankings, trials
         self.output, self.input_ids, self.loss_mask = output, input_ids, loss_mask
         self.attention_mask, self.sampled_from = attention_mask, sampled_from
         shape = tuple(attention_mask.shape)
@@ -86,7 +85,7 @@ class FlipObserver(SectionObserver):
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
-        if not view.ran(*self.sides):
+        if not view.ran(*SIDES):
             return
         rows = slice(*view.wave)
         self._departures(view, rows)
@@ -114,14 +113,14 @@ class FlipObserver(SectionObserver):
         """Note which tokens' rows leave the reference's bits at this node. Padding is ignored, since no token reads
         it.
         """
-        if view.outputs_agree(*self.sides):
+        if view.outputs_agree(*SIDES):
             return
         departures, real = self.departures[rows], self.attention_mask[rows].cpu()
         if bool((departures | ~real).all()):
             return
         equal = torch.ones_like(departures)
-        for port in range(len(view.outputs[self.sides[0]])):
-            ours, theirs = (view.tensor(side, port) for side in self.sides)
+        for port in range(len(view.outputs[REFERENCE])):
+            ours, theirs = (view.tensor(side, port) for side in SIDES)
             equal &= equal_rows(ours, theirs, view.node.op.token_axis).cpu()
         new_departures = ~equal & ~departures & real
         exposure = (
@@ -137,9 +136,9 @@ class FlipObserver(SectionObserver):
         self.departures[rows] = departures | new_departures
 
     def _gate(self, view: NodeView) -> None:
-        ours, theirs = (view.tensor(side) for side in self.sides)
+        ours, theirs = (view.tensor(side) for side in SIDES)
         self.logits[view.wave[0]] = (ours, theirs)
-        input_blocks = [view.inputs[side][0] for side in self.sides]
+        input_blocks = [view.inputs[side][0] for side in SIDES]
         if view.regions or input_blocks[0] is None or input_blocks[1] is None:
             return
         inputs = [assemble(blocks, view.batch) for blocks in input_blocks if blocks is not None]
@@ -147,10 +146,10 @@ class FlipObserver(SectionObserver):
 
     def _router(self, view: NodeView, rows: slice) -> None:
         place, census = self.places[view.node.name], self.census
-        reference, candidate = (view.tensor(side) for side in self.sides)
+        reference, candidate = (view.tensor(side) for side in SIDES)
         mask = self.attention_mask[rows]
         flip_mask = census.add(place, rows, mask, (reference, candidate))
-        weights = [view.tensor(side, 1)[mask] for side in self.sides]
+        weights = [view.tensor(side, 1)[mask] for side in SIDES]
         drift = weight_drift((reference[mask], weights[0]), (candidate[mask], weights[1]))
         census.drift[place] = census.drift.get(place, Drift()) + drift
         self._origin(view, rows, place, flip_mask)
@@ -182,9 +181,9 @@ class FlipObserver(SectionObserver):
         if logits is None or view.regions or len({ranks_logits(r.at) for of in sides for r in of.values()}) > 1:
             return
         mask = self.attention_mask[rows]
-        score_pairs = [selected(view, *of) for of in zip(self.sides, sides, logits, strict=True)]
+        score_pairs = [selected(view, *of) for of in zip(SIDES, sides, logits, strict=True)]
         scores_of_all, scores_in_groups = ([pair[i][mask] for pair in score_pairs] for i in (0, 1))
-        ids = (view.tensor(self.sides[0])[mask], view.tensor(self.sides[1])[mask])
+        ids = (view.tensor(REFERENCE)[mask], view.tensor(CANDIDATE)[mask])
         if ids[0].shape[-1] == scores_of_all[0].shape[-1]:
             return
         ours, theirs = (cut(scores, experts) for scores, experts in zip(scores_in_groups, ids, strict=True))
@@ -204,7 +203,7 @@ class FlipObserver(SectionObserver):
         if census.cost is None:
             census.cost = torch.zeros(2, 4, len(self.flip_map), dtype=torch.float64)
         scored = self.loss_mask[rows]
-        metrics = seen_metrics(view, *self.sides, self.input_ids[rows], scored, self.sampled_from)
+        metrics = seen_metrics(view, *SIDES, self.input_ids[rows], scored, self.sampled_from)
         # A token is scored by the logits of the position before it, so that position's routes count.
         position = self.flip_map[rows].roll(1, -1)
         values = (metrics.scored.double(), metrics.kl_candidate_reference, metrics.k3, metrics.delta.abs())
@@ -227,7 +226,6 @@ def observer(plan: Plan, trials: Trials) -> FlipObserver | None:
     ids, mask, scored = plan.tokens_on_device
     sides = (plan.reference, plan.candidate)
     return FlipObserver(
-        (REFERENCE, CANDIDATE),
         {node.name: (rankings(plan, sides[0], node), rankings(plan, sides[1], node)) for node in routers},
         [-1 if node.layer is None else node.layer for node in routers],
         [key for key, trial in trials.items() if trial.routes is None],

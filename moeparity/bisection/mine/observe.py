@@ -15,6 +15,7 @@ from moeparity.engine.view import NodeView
 from moeparity.metrics.routing import cut, flips
 from moeparity.ops.kernels.router import ranks_logits, router
 from moeparity.plan.schedule.cases import Case
+from moeparity.plan.sides import REFERENCE, SIDES
 
 KEPT = 2048
 """For each router, the noise of at most so many calibration tokens is kept."""
@@ -46,7 +47,6 @@ class GateNoise:
     flip_mask: bool [B, T], the expert set of some layer differs.
     """
 
-    sides: tuple[str, str]
     gates: Mapping[str, Gate]
     attention_mask: Tensor
     noise: dict[str, Tensor] = field(default_factory=dict)
@@ -59,10 +59,10 @@ class GateNoise:
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
-        if not view.ran(*self.sides) or view.regions:
+        if not view.ran(*SIDES) or view.regions:
             return
         if view.node.op.gates:
-            inputs = [_input(view, side) for side in self.sides]
+            inputs = [_input(view, side) for side in SIDES]
             self._inputs[view.wave[0]] = inputs[1].float() - inputs[0].float()
         elif view.node.name in self.gates and view.wave[0] in self._inputs:
             rows = slice(*view.wave)
@@ -70,7 +70,7 @@ class GateNoise:
             shifts = self.gates[name].unrounded(self._inputs.pop(view.wave[0])[mask & ~self.flip_mask[rows]])
             noise = self.noise.get(name, shifts[:0])
             self.noise[name] = torch.cat([noise, shifts[: KEPT - len(noise)]])
-            _, flip_rows = flips(*(view.tensor(side)[mask] for side in self.sides))
+            _, flip_rows = flips(*(view.tensor(side)[mask] for side in SIDES))
             self.flip_mask[rows].masked_scatter_(mask, self.flip_mask[rows][mask] | flip_rows)
 
 
@@ -83,14 +83,13 @@ class NearTies:
     `draws` in which it chooses other experts than the reference did. Layers are taken as independent: a token stays
     with the product of (1 - p).
 
-    reference, gate_walker: walkers. gates: router -> its gate. routers: router -> the rankings of the reference and of
+    gate_walker: its name. gates: router -> its gate. routers: router -> the rankings of the reference and of
         the candidate, by case.
     stays: fp64 [B, T], the probability of no flip. layer: int64 [B, T], place of the layer with the largest p.
     margin: fp64 [B, T], the smallest distance, over layers, of the lowest chosen selection score from the highest other
         one.
     """
 
-    reference: str
     gate_walker: str
     gates: Mapping[str, Gate]
     routers: Mapping[str, tuple[Rankings, Rankings]]
@@ -118,18 +117,18 @@ class NearTies:
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
-        if not view.ran(self.reference, self.gate_walker) or view.regions:
+        if not view.ran(REFERENCE, self.gate_walker) or view.regions:
             return
         if view.node.op.gates:
-            logits, gate_logits = (view.tensor(side) for side in (self.reference, self.gate_walker))
-            self._inputs[view.wave[0]] = (_input(view, self.reference), logits, gate_logits)
+            logits, gate_logits = (view.tensor(side) for side in (REFERENCE, self.gate_walker))
+            self._inputs[view.wave[0]] = (_input(view, REFERENCE), logits, gate_logits)
         elif view.node.name in self.noise and view.wave[0] in self._inputs:
             self._router(view, slice(*view.wave))
 
     def _router(self, view: NodeView, rows: slice) -> None:
         mask, name = self.attention_mask[rows], view.node.name
         values = self._inputs.pop(view.wave[0])
-        logits, all_ids, (reference, candidate) = values[1], view.tensor(self.reference), self.routers[name]
+        logits, all_ids, (reference, candidate) = values[1], view.tensor(REFERENCE), self.routers[name]
         place, gate = list(self.routers).index(name), self.gates[name]
         generator = torch.Generator(device=logits.device).manual_seed((self.seed << 32) + (place << 20) + view.wave[0])
         probability = torch.zeros_like(self.stays[rows])
@@ -145,7 +144,7 @@ class NearTies:
         greater = probability > self._greatest[rows]
         self._greatest[rows] = torch.where(greater, probability, self._greatest[rows])
         self.layer[rows] = torch.where(greater, place, self.layer[rows])
-        _, scores = selected(view, self.reference, reference, logits)
+        _, scores = selected(view, REFERENCE, reference, logits)
         if ids.shape[-1] < scores.shape[-1]:
             expert_cut = cut(scores[mask], ids)
             margins = torch.full_like(self.margin[rows], torch.inf)

@@ -27,7 +27,7 @@ from moeparity.errors import MoeparityError, SpecError, Where, display_path
 from moeparity.inputs.model import checked_tokens
 from moeparity.inputs.tokens import TokenSet, read_tokens
 from moeparity.plan.graph import Node
-from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
+from moeparity.plan.sides import REFERENCE, Side
 from moeparity.plan.toggles import mixed, swap
 from moeparity.progress import Callback
 
@@ -117,7 +117,7 @@ class _Miner:
 
     def run_both(self, tokens: TokenSet) -> GateNoise:
         """Run both sides on the same tokens."""
-        gate_noise = GateNoise((REFERENCE, CANDIDATE), self.gates, self._mask(tokens))
+        gate_noise = GateNoise(self.gates, self._mask(tokens))
         walkers = [self._walker(name, side, tokens) for name, side in self.plan.sides.items()]
         self._run(walkers, tokens, gate_noise)
         return gate_noise
@@ -130,7 +130,6 @@ class _Miner:
         # The gates run in the candidate's steps, since its choices may differ by phase.
         gate_side = replace(gate_side, schedule=plan.candidate.schedule)
         near_ties = NearTies(
-            reference=REFERENCE,
             gate_walker=_GATED,
             gates=self.gates,
             routers={

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from moeparity.bisection.data import ReportData
 from moeparity.bisection.nearest.data import Nearest
-from moeparity.evidence.explain.report import ChoiceMatch, is_near
+from moeparity.evidence.explain.report import is_near
 from moeparity.output.blocks import Group, group, lines
-from moeparity.output.words import percent
+from moeparity.output.words import more, percent
 
 SHOWN_OTHERS = 3
 """So many exact answers are shown after the plainest, and so many nodes after the first."""
@@ -40,11 +40,12 @@ def nearest_lines(answer: Nearest, *further: Nearest) -> Iterator[str]:
     name, cost = f"{answer.call} at {answer.node}", f"{answer.calls} kernel calls"
     if answer.explained:
         first, *others = answer.found
-        yield f"nearest to {name}: {first} (all bits equal{_compared(first)}; {answer.tried} tried, {cost})"
+        yield f"nearest to {name}: {first} (all bits equal{first.part_compared}; {answer.tried} tried, {cost})"
         yield from (f"  which is a fault: {fault}" for fault in first.faults)
         yield from (f"  so does {n.place} from {n.least:.7g} to {n.greatest:.7g}" for n in first.between)
         if others:
-            yield f"  so do{'' if others[1:] else 'es'} {', or '.join(map(str, others[:SHOWN_OTHERS]))}{_more(others)}"
+            words = ", or ".join(map(str, others[:SHOWN_OTHERS])) + more(len(others), SHOWN_OTHERS)
+            yield f"  so do{'' if others[1:] else 'es'} {words}"
     else:
         none = f"none of the {answer.tried} tried gives its bits"
         yield f"{name}: {none if answer.tried else 'no choice is open where it stands'} ({cost})"
@@ -55,12 +56,5 @@ def nearest_lines(answer: Nearest, *further: Nearest) -> Iterator[str]:
             equal = percent(answer.as_it_is)
             yield f"  {equal} of elements are equal as it is, and nothing tried makes half of the others equal"
     if further:
-        yield f"  the same at {', '.join(answer.node for answer in further[:SHOWN_OTHERS])}{_more(further)}"
-
-
-def _more(things: Sequence[object]) -> str:
-    return f", and {len(things) - SHOWN_OTHERS} more" if len(things) > SHOWN_OTHERS else ""
-
-
-def _compared(match: ChoiceMatch) -> str:
-    return "" if match.compared == 1 else f" in the {percent(match.compared)} of elements that were compared"
+        nodes = ", ".join(answer.node for answer in further[:SHOWN_OTHERS])
+        yield f"  the same at {nodes}{more(len(further), SHOWN_OTHERS)}"

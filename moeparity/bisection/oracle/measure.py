@@ -19,7 +19,6 @@ from moeparity.bisection.trials import Trials
 from moeparity.bisection.verdict.data import Verdicts
 from moeparity.bisection.watch import SectionObserver, Watch
 from moeparity.engine.view import NodeView
-from moeparity.engine.walker import Name
 from moeparity.metrics.exact import Exact, summed
 from moeparity.metrics.interval import token_mean
 from moeparity.metrics.tokens import SequenceSums
@@ -87,15 +86,12 @@ class NodeDistances:
 
 @dataclass(slots=True)
 class Distances:
-    """Distances of two walkers from the oracle, at every node with floating-point output.
+    """Distances of both sides from the oracle, at every node with floating-point output.
 
     Left out are values in slot order, and the node of log-probabilities, where one side may hand on logits; the KL
     measures those. Values of another shape than the oracle's are left out too. Padding counts, as in `Divergence`.
     """
 
-    reference: Name
-    candidate: Name
-    oracle: Name
     nodes: dict[str, NodeDistances] = field(default_factory=dict)
 
     def see(self, view: NodeView) -> None:
@@ -103,13 +99,13 @@ class Distances:
         # Slots in another order would outweigh every rounding.
         if view.node.op.slot_order or view.node.op.reports:
             return
-        if not view.ran(self.reference, self.candidate, self.oracle):
+        if not view.ran(*SIDES, ORACLE):
             return
         for port in range(len(view.node.outputs)):
-            truth = view.tensor(self.oracle, port)
+            truth = view.tensor(ORACLE, port)
             if not truth.is_floating_point():
                 continue
-            values = [view.tensor(name, port) for name in (self.candidate, self.reference)]
+            values = [view.tensor(name, port) for name in (CANDIDATE, REFERENCE)]
             # A fault can change a value's shape; then elements have no counterparts.
             if any(value.shape != truth.shape for value in values):
                 continue
@@ -151,7 +147,7 @@ def observer(plan: Plan, trials: Trials) -> Truth | None:
     """The observer of both sides and the oracle; None if the recipe asks for no oracle."""
     if plan.oracle is None:
         return None
-    return Truth(distances=Distances(*SIDES, ORACLE), logits=Logits.of(plan, SIDES, ORACLE))
+    return Truth(distances=Distances(), logits=Logits.of(plan, SIDES, ORACLE))
 
 
 TRUTH: Final[Watch[Truth]] = Watch("oracle", observer, (Truth, Distances, NodeDistances, DistanceSum))

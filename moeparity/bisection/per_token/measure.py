@@ -32,8 +32,6 @@ class Tokens(SectionObserver):
     """
 
     output: str
-    reference: str
-    candidate: str
     input_ids: Tensor
     loss_mask: Tensor
     sampled_from: Literal["candidate", "reference"]
@@ -48,7 +46,7 @@ class Tokens(SectionObserver):
             return
         rows = slice(*view.wave)
         tokens = self.input_ids[rows], self.loss_mask[rows]
-        metrics = seen_metrics(view, self.reference, self.candidate, *tokens, self.sampled_from)
+        metrics = seen_metrics(view, REFERENCE, CANDIDATE, *tokens, self.sampled_from)
         sides = (
             (metrics.scorer, metrics.sampler) if self.sampled_from == "candidate" else (metrics.sampler, metrics.scorer)
         )
@@ -74,8 +72,6 @@ def observer(plan: Plan, trials: Trials) -> Tokens:
     ids, _, scored = plan.tokens_on_device
     return Tokens(
         output=plan.model.graph.scores,
-        reference=REFERENCE,
-        candidate=CANDIDATE,
         input_ids=ids,
         loss_mask=scored,
         sampled_from=plan.recipe.tokens.sampler,

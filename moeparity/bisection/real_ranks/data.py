@@ -57,8 +57,3 @@ class RealRanks:
     processes: int
     sides: tuple[SideOnRanks, ...]
     reading: tuple[str, ...] = ()
-
-    @property
-    def equal(self) -> bool:
-        """Whether every value on real ranks has the same bits as on simulated ranks."""
-        return not any(side.unequal or any(site.differing for site in side.sites) for side in self.sides)

@@ -15,7 +15,7 @@ from moeparity.bisection.trials import Kind, Trials
 from moeparity.bisection.watch import SectionObserver, Watch
 from moeparity.engine.view import Ids, NodeView
 from moeparity.engine.walker import Name
-from moeparity.metrics.tokens import CHUNK, log_probs
+from moeparity.metrics.tokens import log_probs, scored_parts
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 
 
@@ -112,9 +112,7 @@ def chosen_logprobs(values: Tensor, input_ids: Tensor, mask: Tensor, *, reported
     log-softmax of logits is taken in fp64; token t is scored by the values at t - 1.
     """
     parts = [torch.empty(0, dtype=torch.float64, device=values.device)]
-    size = max(1, CHUNK // values.shape[-1])
-    indices = (torch.split(index, size) for index in mask.nonzero(as_tuple=True))
-    for sequence, position in zip(*indices, strict=True):
+    for sequence, position in scored_parts(mask, values.shape[-1]):
         rows = log_probs(values[sequence, position - 1], reported)
         parts.append(rows.gather(-1, input_ids[sequence, position].unsqueeze(-1)).squeeze(-1))
     return torch.cat(parts)

@@ -45,12 +45,8 @@ def trials(plan: Plan, trials: Trials) -> Trials:
 
 
 def measure(of: Context) -> Replay | None:
-    """The ladder."""
-    return replay(of.plan, of.observed)
-
-
-def replay(plan: Plan, observed: Observed) -> Replay | None:
     """The ladder; None if the recipe asks for none."""
+    plan, observed = of.plan, of.observed
     if not plan.recipe.replay:
         return None
     if not any(node.op.routes for node in plan.model.graph.nodes):

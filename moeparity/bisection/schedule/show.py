@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from moeparity.bisection.data import ReportData
 from moeparity.bisection.schedule.data import Steps
+from moeparity.errors import counted
 from moeparity.output.blocks import Group, bullets, group
 from moeparity.output.words import enumerated
 
@@ -38,7 +39,7 @@ def schedule_reading(
 def steps_reading(side: str, steps: Sequence[Steps]) -> str:
     """How many steps of how many rows a side makes, phase by phase."""
     phases = [
-        f"{_count(phase.steps, 'step')} of {phase.phase} with {_rows(phase.least_rows, phase.most_rows)}"
+        f"{counted(phase.steps, 'step')} of {phase.phase} with {_rows(phase.least_rows, phase.most_rows)}"
         + " each" * (phase.steps > 1)
         + _of_head(phase)
         for phase in steps
@@ -53,11 +54,7 @@ def _of_head(phase: Steps) -> str:
 
 
 def _rows(least: int, most: int) -> str:
-    return _count(most, "row") if least == most else f"{least:,} to {most:,} rows"
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'s' * (count != 1)}"
+    return counted(most, "row") if least == most else f"{least:,} to {most:,} rows"
 
 
 def _mixed(side: str) -> str:

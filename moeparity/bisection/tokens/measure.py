@@ -33,8 +33,6 @@ class Classes(SectionObserver):
     """
 
     output: str
-    reference: str
-    candidate: str
     input_ids: Tensor
     loss_mask: Tensor
     attention_mask: Tensor
@@ -64,14 +62,14 @@ class Classes(SectionObserver):
         rows = slice(*view.wave)
         if view.node.name == self.output:
             tokens = self.input_ids[rows], self.loss_mask[rows]
-            metrics = seen_metrics(view, self.reference, self.candidate, *tokens, self.sampled_from)
+            metrics = seen_metrics(view, REFERENCE, CANDIDATE, *tokens, self.sampled_from)
             labels = self.labels[rows].cpu()[metrics.scored]
             self.tokens += torch.bincount(labels, minlength=self.count)
             self._add(self.k3, labels, metrics.k3[metrics.scored])
             self._add(self.abs_delta, labels, metrics.delta.abs()[metrics.scored])
-        if view.node.op.routes and view.ran(self.reference, self.candidate):
+        if view.node.op.routes and view.ran(REFERENCE, CANDIDATE):
             real = self.attention_mask[rows]
-            _, flip_mask = flips(view.tensor(self.reference)[real], view.tensor(self.candidate)[real])
+            _, flip_mask = flips(view.tensor(REFERENCE)[real], view.tensor(CANDIDATE)[real])
             labels = self.labels[rows][real].cpu()
             self.routes += torch.bincount(labels, minlength=self.count)
             self.set_flips += torch.bincount(labels[flip_mask.cpu()], minlength=self.count)
@@ -89,8 +87,6 @@ def observer(plan: Plan, trials: Trials) -> Classes | None:
         return None
     return Classes(
         output=plan.model.graph.scores,
-        reference=REFERENCE,
-        candidate=CANDIDATE,
         input_ids=tokens.input_ids.to(device),
         loss_mask=tokens.loss_mask.to(device),
         attention_mask=tokens.attention_mask.to(device),

@@ -22,8 +22,6 @@ from moeparity.plan.graph import Graph
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 from moeparity.progress import Callback
 
-HEAD: Final = "head"
-
 
 @dataclass(frozen=True, slots=True)
 class Cut:

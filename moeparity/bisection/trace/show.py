@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 
 from moeparity.bisection.data import ReportData
 from moeparity.bisection.divergence.data import KnownDifference, Root
-from moeparity.bisection.divergence.show import first_token, in_short, nowhere
+from moeparity.bisection.divergence.show import first_token, nowhere
 from moeparity.bisection.record.data import Record
 from moeparity.bisection.trace.data import Segment, Traced
 from moeparity.bisection.verdict.data import Metrics
 from moeparity.output.blocks import Cell, Group, Phrase, Styled, Table, bullets, columns, group, names, table, thinned
-from moeparity.output.words import enumerated, few, of_whole, quantity
+from moeparity.output.words import enumerated, few, in_short, of_whole, quantity
 
 NAMED = 4
 """At most so many names stand in a sentence."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from moeparity.bisection.arrival.measure import arrival
+from moeparity.bisection.arrival.data import Arrival
 from moeparity.bisection.context import Context
 from moeparity.bisection.degeneracy.data import Degeneracy
 from moeparity.bisection.degeneracy.show import sound
-from moeparity.bisection.observed import Observed
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.record.data import OtherRecord, Record, Recording
 from moeparity.bisection.verdict.data import Metrics, Verdicts
@@ -21,16 +20,15 @@ _SEVERITY: tuple[Status, ...] = ("pass", "inconclusive", "fail")
 
 def measure(of: Context) -> Verdicts:
     """The verdict and the metrics."""
-    own_verdict = _of_whole_trace(sound(_verdict(of.plan, of.observed), of[Degeneracy]), of.plan)
+    own_verdict = _of_whole_trace(sound(_verdict(of), of[Degeneracy]), of.plan)
     other_record = of.get(OtherRecord)
     verdict = beside_record(own_verdict, of[Recording].record)
     verdict = verdict if other_record is None else beside_record(verdict, other_record.record)
     return Verdicts(verdict=verdict, metrics=_metrics(of.observed.logits.sums(CANDIDATE)))
 
 
-def _verdict(plan: Plan, observed: Observed) -> Verdict:
-    verdict = observed.logits.sums(CANDIDATE).verdict(plan.gate)
-    draws = arrival(plan, observed)
+def _verdict(of: Context) -> Verdict:
+    verdict, draws = of.observed.logits.sums(CANDIDATE).verdict(of.plan.gate), of.get(Arrival)
     if draws is None or not draws.disputed:
         return verdict
     return replace(verdict, status="inconclusive", reason="draws of its order of arrival decide differently")

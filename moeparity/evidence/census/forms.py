@@ -16,7 +16,6 @@ Form = Callable[[Sequence[torch.Tensor], torch.dtype, Sequence[int]], torch.Tens
 """Sources, the dtype of what is made, and its sizes, to the values."""
 
 _BLOCK = 128
-_FP8 = torch.float8_e4m3fn
 _FP8_MOST, _INT8_MOST = 448.0, 127.0
 
 

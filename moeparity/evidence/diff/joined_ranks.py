@@ -11,7 +11,7 @@ from torch import Tensor
 
 from moeparity.errors import TraceError
 from moeparity.evidence.diff.own_experts import Gathered
-from moeparity.evidence.diff.side import Side, is_contiguous
+from moeparity.evidence.diff.side import Side
 from moeparity.evidence.trace.digest import row_digests
 from moeparity.evidence.trace.records import Call, Value
 from moeparity.numerics.collectives.execute import all_reduce
@@ -89,7 +89,7 @@ class Joined:
             return None
         joined = self._values[base.id]
         count = torch.Size(base.shape).numel()
-        if is_contiguous(value) and torch.Size(value.shape).numel() == count and value.shape[-1:] == base.shape[-1:]:
+        if value.is_contiguous and torch.Size(value.shape).numel() == count and value.shape[-1:] == base.shape[-1:]:
             along_rows = joined.shape[-1:] != base.shape[-1:]
             shape = (*value.shape[:-1], *joined.shape[-1:])
             return replace(value, shape=shape, strides=_contiguous(shape), offset=joined.offset) if along_rows else None

@@ -12,7 +12,7 @@ from moeparity.evidence.diff.side import Side, side_of
 from moeparity.evidence.diff.token_rows import Tokens, stated
 from moeparity.evidence.trace.reader import Contents, Trace
 from moeparity.plan.spec import reader
-from moeparity.plan.spec.layout_schema import SideRules
+from moeparity.plan.spec.layout_schema import LayoutFile, SideRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Sides:
 
 def read_layout(path: Path) -> Layout:
     """A layout file. Raises SpecError."""
-    file = reader.read_layout(path)
+    file = reader.read(path, LayoutFile)
     return Layout(file.a, file.b)
 
 

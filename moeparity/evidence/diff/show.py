@@ -12,13 +12,13 @@ from moeparity.output.blocks import (
     Group,
     Row,
     Status,
-    Styled,
     Table,
     bullets,
     columns,
     group,
     names,
     stacked,
+    surplus,
     table,
     thinned,
 )
@@ -232,9 +232,8 @@ def _outline(trace: TraceOutline) -> str:
 
 
 def _starts(report: DiffReport) -> Table:
-    more = len(report.starts) - _STARTS
-    below = [Styled(f"{more} more in --json.", "dim")] if more > 0 else []
-    return stacked(columns("rows", "tokens", "row error", first="where"), map(_start, report.starts[:_STARTS]), *below)
+    of, below = columns("rows", "tokens", "row error", first="where"), surplus(len(report.starts) - _STARTS)
+    return stacked(of, map(_start, report.starts[:_STARTS]), *below)
 
 
 def _start(start: Start) -> Row:

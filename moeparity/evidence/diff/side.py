@@ -217,7 +217,7 @@ class Side:
             return None
         width, offset = base.shape[-1], value.offset - base.offset
         steps = value.strides[:-1]
-        if not width or not is_contiguous(base) or (width > 1 and value.strides[-1] != 1):
+        if not width or not base.is_contiguous or (width > 1 and value.strides[-1] != 1):
             return None
         if offset % width or any(step % width for step in steps):
             return None
@@ -275,13 +275,3 @@ def _reading_weights(call: Call) -> Call:
     """A module's call with its own weights among what it reads."""
     own_weights = {f"{OWN}{slot}": number for slot, number in call.weights.items()}
     return replace(call, inputs={**call.inputs, **own_weights}, weights={})
-
-
-def is_contiguous(value: Value) -> bool:
-    """Whether a value's elements lie in memory one behind the other, in their order."""
-    expected = 1
-    for size, stride in zip(reversed(value.shape), reversed(value.strides), strict=False):
-        if size != 1 and stride != expected:
-            return False
-        expected *= size
-    return True

@@ -173,11 +173,9 @@ def _answers(question: Question, steps: Sequence[Observation]) -> list[Answer]:
     return by_phase if any(part.explains for part in by_phase) else [answer]
 
 
-def _as_started(
-    question: Question, steps: Sequence[Observation], kept_by: KeptBy | None = None
-) -> tuple[list[Observation], list[Observation]]:
+def _as_started(question: Question, steps: Sequence[Observation]) -> tuple[list[Observation], list[Observation]]:
     """The steps whose bits the plan itself gives, and the others."""
-    samples = question.samples(steps, kept_by)
+    samples = question.samples(steps)
     kernels = Kernels(question.inquiry(samples).replaced, question.loaded)
     scores = [scored(kernels, NOTHING, [sample]) for sample in samples]
     exact = [score is not None and score.exact for score in scores]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from moeparity.output.json import to_json
+from moeparity.output.words import percent
 
 SCHEMA: Final = "moeparity.explain/1"
 UNSHOWN: Final = "the trace does not show its value whole."
@@ -41,6 +42,11 @@ class ChoiceMatch:
 
     def __str__(self) -> str:
         return " with ".join(self.choices)
+
+    @property
+    def part_compared(self) -> str:
+        """What is said behind `all bits equal`; empty if every element was looked at."""
+        return "" if self.compared == 1 else f" in the {percent(self.compared)} of elements that were compared"
 
 
 def is_near(equal: float, as_it_is: float) -> bool:

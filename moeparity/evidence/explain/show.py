@@ -4,9 +4,9 @@ what is the same.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 
 from moeparity.errors import counted
 from moeparity.evidence.explain.remainder_lines import extent_lines, order_lines, remainder
@@ -21,7 +21,7 @@ from moeparity.evidence.explain.report import (
 from moeparity.ops.attribute import EDGE
 from moeparity.output.blocks import Block, Document, Group, Status, group, lines
 from moeparity.output.status import state_of
-from moeparity.output.words import percent
+from moeparity.output.words import in_short, more, percent
 from moeparity.plan.address import pattern, role
 
 SHOWN_OTHERS = 3
@@ -113,10 +113,6 @@ def _by_size(nodes: Iterable[Explanation]) -> list[Explanation]:
     return sorted(nodes, key=lambda part: -part.local_error)
 
 
-def _error(local_error: float) -> str:
-    return "not finite" if math.isinf(local_error) else f"{local_error:.1e}"
-
-
 def _unsearched(nodes: Sequence[Explanation], forwards: int) -> Iterator[Group]:
     """The nodes whose search was stopped, those with the largest local error first."""
     if nodes:
@@ -125,7 +121,7 @@ def _unsearched(nodes: Sequence[Explanation], forwards: int) -> Iterator[Group]:
             names = f"{part.node}{_forwards(part.forwards, forwards, part.phases)}"
             words.append(
                 f"{names}: {percent(part.as_it_is)} of elements equal under the profile as it is, local error "
-                f"{_error(part.local_error)}; {part.tried} tried"
+                f"{in_short(part.local_error)}; {part.tried} tried"
             )
             words += () if part.extent is None else extent_lines(part.extent)
         yield group("Not searched to the end, since the search was stopped", lines(*words))
@@ -200,8 +196,8 @@ def node_lines(first: Explanation, *further: Explanation, forwards: int) -> Iter
     if undecided:
         yield f"  not decided by these values: {undecided}"
     for why, names_of in (
-        ("not tried, since the bound on the work was reached", _untried),
-        ("not tried, since the node would read what was not recorded", _unread),
+        ("not tried, since the bound on the work was reached", attrgetter("untried")),
+        ("not tried, since the node would read what was not recorded", attrgetter("unread")),
     ):
         left_out = "; ".join(_left_out((first, *further), names_of))
         if left_out:
@@ -221,7 +217,7 @@ def _undecided(nodes: Sequence[Explanation]) -> Iterator[str]:
             continue
         common = [value for value in choice.others if all(value in others.get(place, ()) for others in every)]
         if common:
-            words = " or ".join((choice.value, *common[:SHOWN_OPEN])) + _more(len(common), SHOWN_OPEN)
+            words = " or ".join((choice.value, *common[:SHOWN_OPEN])) + more(len(common), SHOWN_OPEN)
             yield f"{_short(place, nodes[0])} {words}"
         elif all(others.get(place) for others in every):
             yield f"{_short(place, nodes[0])} {choice.value} or another in each layer"
@@ -237,15 +233,7 @@ def _left_out(nodes: Sequence[Explanation], values_of: Callable[[OpenChoice], Se
             by_place.setdefault(_spread(choice.place), {}).update(dict.fromkeys(values_of(choice)))
     for place, values in by_place.items():
         if values and EDGE not in place:
-            yield f"{_short(place, nodes[0])} {', '.join([*values][:SHOWN_OPEN])}{_more(len(values), SHOWN_OPEN)}"
-
-
-def _untried(choice: OpenChoice) -> Sequence[str]:
-    return choice.untried
-
-
-def _unread(choice: OpenChoice) -> Sequence[str]:
-    return choice.unread
+            yield f"{_short(place, nodes[0])} {', '.join([*values][:SHOWN_OPEN])}{more(len(values), SHOWN_OPEN)}"
 
 
 def _short(place: str, node: Explanation) -> str:
@@ -255,14 +243,14 @@ def _short(place: str, node: Explanation) -> str:
 def _matches(node: Explanation, names: str) -> Iterator[str]:
     match, *others = node.matches
     cost = f"{node.tried} tried, {node.calls} kernel calls"
-    yield f"{names}: {_spread(str(match))} (all bits equal{_compared(match.compared)}; {cost})"
+    yield f"{names}: {_spread(str(match))} (all bits equal{match.part_compared}; {cost})"
     yield from (f"  fault: {words}" for words in match.faults)
     if node.extent is not None and node.extent.differing < node.extent.tokens:
         yield from extent_lines(node.extent)
     yield from (f"  so does {n.place} from {n.least:.7g} to {n.greatest:.7g}" for n in match.between)
     if others:
         words = ", or ".join(_spread(str(further)) for further in others[:SHOWN_OTHERS])
-        yield f"  the same bits: {words}{_more(len(others), SHOWN_OTHERS)}"
+        yield f"  the same bits: {words}{more(len(others), SHOWN_OTHERS)}"
 
 
 def _nothing(node: Explanation, names: str) -> Iterator[str]:
@@ -298,11 +286,3 @@ def _alike(nodes: Iterable[Explanation]) -> list[list[Explanation]]:
 
 def _spread(text: str) -> str:
     return _LAYER.sub("layers[*]", text)
-
-
-def _compared(share: float) -> str:
-    return "" if share == 1 else f" in the {percent(share)} of elements that were compared"
-
-
-def _more(count: int, shown: int) -> str:
-    return f", and {count - shown} more" if count > shown else ""

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from moeparity import paths
-from moeparity.errors import SpecError, TraceError, Where, did_you_mean, display_path, listed
+from moeparity.errors import SpecError, TraceError, Where, did_you_mean, listed
 from moeparity.evidence.trace.records import Call
 from moeparity.plan.address import role
 from moeparity.plan.graph import Graph, Node
@@ -184,18 +183,15 @@ class ModuleMap:
 
 def load_map(name: str, where: Where) -> ModuleMap:
     """A shipped map by name, or a file relative to the one that names it. Raises SpecError."""
-    if "/" in name or name.endswith(".yaml"):
-        path = where.path.parent / name
-        if not paths.present(path):
-            raise SpecError(f"{where}: map {name!r}: there is no file {display_path(path)}. Check the path.")
-        return ModuleMap(reader.read_map(path), Where(path))
+    if (path := reader.own_file(name, where, "map")) is not None:
+        return ModuleMap(reader.read(path, MapFile), Where(path))
     shipped = reader.shipped("maps")
     if name not in shipped:
         raise SpecError(
             f"{where}: map {name!r} is not shipped; expected {listed(shipped)}, or a path with `/` or `.yaml` to a "
             f"file of your own.{did_you_mean(name, shipped)}"
         )
-    return ModuleMap(reader.read_map(shipped[name]), Where(shipped[name]))
+    return ModuleMap(reader.read(shipped[name], MapFile), Where(shipped[name]))
 
 
 def map_of(calls: Iterable[Call], where: Where) -> ModuleMap:

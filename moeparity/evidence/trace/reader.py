@@ -248,20 +248,11 @@ def _has_rows_of(view: Value, base: Value) -> bool:
         and view.dtype == base.dtype
         and view.shape[-1] == width > 0
         and (view.offset - base.offset) % width == 0
-        and _is_contiguous(view)
-        and _is_contiguous(base)
+        and view.is_contiguous
+        and base.is_contiguous
     )
 
 
 def _reach(value: Value) -> int:
     """How far a value's last element lies behind its first."""
     return sum((size - 1) * step for size, step in zip(value.shape, value.strides, strict=True))
-
-
-def _is_contiguous(value: Value) -> bool:
-    expected = 1
-    for size, stride in zip(reversed(value.shape), reversed(value.strides), strict=True):
-        if size != 1 and stride != expected:
-            return False
-        expected *= size
-    return True

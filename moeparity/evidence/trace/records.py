@@ -67,6 +67,16 @@ class Value:
     label: str | None = None
     stats: Mapping[str, float] | None = None
 
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether its elements lie in memory one behind the other, in their order."""
+        expected = 1
+        for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=False):
+            if size != 1 and stride != expected:
+                return False
+            expected *= size
+        return True
+
 
 CallKey = tuple[int, str, str, str, str, int]
 """Step, phase, level, name, path and number of a call."""

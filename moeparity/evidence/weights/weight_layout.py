@@ -21,7 +21,7 @@ from moeparity.numerics.dtypes import torch_dtype
 from moeparity.plan.config import Config
 from moeparity.plan.expand import expand
 from moeparity.plan.spec import reader
-from moeparity.plan.spec.layout_schema import WeightRule
+from moeparity.plan.spec.layout_schema import LayoutFile, WeightRule
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -184,7 +184,7 @@ def _rules(layout: str | Path) -> Sequence[WeightRule]:
         )
     if not paths.present(path):
         raise SpecError(f"layout {text!r}: there is no file {display_path(path)}. Check the path.")
-    rules = reader.read_layout(path).weights
+    rules = reader.read(path, LayoutFile).weights
     if not rules:
         raise SpecError(f"{Where(path)}: it says nothing of weights. Add `weights:` (docs/weights.md).")
     return rules

@@ -51,22 +51,13 @@ def _weight(refs: Sequence[WeightRef], dtype: str, device: torch.device, read: R
     target = torch.float32 if first.keep_fp32 and not (first.each and first.stacked is None) else torch_dtype(dtype)
     if first.stacked is not None:
         own_weight = read(first.names[0], "")
-        stack = _placed(torch.stack([_part(part, read) for part in _parts(first)]), own_weight).to(device, target)
+        stack = _placed(torch.stack([_part(part, read) for part in first.pieces]), own_weight).to(device, target)
         return stack.transpose(1, 2) if stack.dim() == 3 else stack
     if first.each:
-        by_port = [[_part(part, read) for part in _parts(ref)] for ref in refs]
+        by_port = [[_part(part, read) for part in ref.pieces] for ref in refs]
         return torch.stack([torch.cat(rows) for rows in zip(*by_port, strict=True)]).to(device, target)
-    (part,) = _parts(first)
+    (part,) = first.pieces
     return _placed(_part(part, read), read(first.names[0], "")).to(device, target)
-
-
-def _parts(ref: WeightRef) -> Sequence[Part]:
-    """The parts of a weight, rewritten or not."""
-    if ref.parts:
-        return ref.parts
-    if ref.stacked is not None:
-        return [Part(name=ref.names[0], expert=expert) for expert in range(ref.count)]
-    return [Part(name=name) for name in ref.names]
 
 
 def _part(part: Part, read: Read) -> torch.Tensor:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
-
-from moeparity.output.json import plain
+from typing import Literal
 
 Tier = Literal["staleness", "semantics", "inference path", "objective"]
 TIERS: tuple[Tier, ...] = ("staleness", "semantics", "inference path", "objective")
@@ -88,11 +86,6 @@ class Diagnosis:
     def names(self, verdict: Verdict, tier: Tier | None = None) -> tuple[str, ...]:
         """The names of all findings with this verdict, of one tier or of all."""
         return tuple(f.name for f in self.findings if f.verdict == verdict and tier in {None, f.tier})
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data; NaN and infinities become strings, since JSON has none."""
-        data: dict[str, Any] = plain(self)
-        return data
 
 
 def judged(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from moeparity.errors import counted
-from moeparity.output.json import plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,11 +119,6 @@ class Summary:
         if self.trend.p > SIGNIFICANT or not self.trend.slope:
             return f"no trend (Theil-Sen: {change}; Mann-Kendall {p})"
         return f"{'rises' if self.trend.slope > 0 else 'falls'}: {change} (Theil-Sen; Mann-Kendall {p})"
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data; numbers that are not finite become strings."""
-        data: dict[str, Any] = plain(self)
-        return data
 
 
 def _spike_line(spike: SpikeAt) -> str:

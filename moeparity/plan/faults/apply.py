@@ -130,17 +130,8 @@ def _tears(node: Node, weights: Mapping[str, WeightRef]) -> bool:
     return any(len(parts) > 1 for parts in stacks.values())
 
 
-def parts_of(ref: WeightRef) -> tuple[Part, ...]:
-    """The parts of a weight, one for each expert where it has several."""
-    if ref.parts:
-        return ref.parts
-    if ref.stacked is not None:
-        return tuple(Part(name=ref.names[0], expert=expert) for expert in range(ref.count))
-    return tuple(Part(name=name) for name in ref.names)
-
-
 def _weight(graph: Graph, node: Node, port: str, edit: WeightEdit, values: Values) -> WeightRef:
-    ref, whole_parts = node.weights[port], parts_of(node.weights[port])
+    ref, whole_parts = node.weights[port], node.weights[port].pieces
     parts = list(_source(graph, node, port, edit, values))
     if edit.exchanged is not None:
         a, b = _value(edit.expert, values), _value(edit.exchanged, values)
@@ -172,14 +163,14 @@ def _source(graph: Graph, node: Node, port: str, edit: WeightEdit, values: Value
     if edit.node is not None:
         maker = _like(graph, node, port, edit.node)
     if maker is None or port not in maker.weights:
-        return parts_of(node.weights[port])
-    parts: Sequence[Part] = parts_of(maker.weights[port])
+        return node.weights[port].pieces
+    parts: Sequence[Part] = maker.weights[port].pieces
     if edit.of is not None and edit.of in maker.weights:
         if node.weights[port].stacked is not None:
             verb = "pairs" if node.params.get("interleaved") else "halves"
             parts = [replace(part, edits=(*part.edits, (verb, 0.0))) for part in parts]  # type: ignore[arg-type]
         elif maker.weights[edit.of].shape == node.weights[port].shape:
-            parts = parts_of(maker.weights[edit.of])
+            parts = maker.weights[edit.of].pieces
     if edit.order is not None:
         parts = [parts[int(expert)] for expert in str(_value(edit.order, values)).split()]
     if edit.checkpoint is not None:

@@ -10,8 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from moeparity import paths
-from moeparity.errors import SpecError, Where, did_you_mean, display_path, listed
+from moeparity.errors import SpecError, Where, did_you_mean, listed
 from moeparity.ops.registry import OPS
 from moeparity.plan.faults.fault import Fault
 from moeparity.plan.spec import reader
@@ -29,10 +28,7 @@ def shipped_faults() -> Mapping[str, Fault]:
 
 def find_fault(name: str, where: Where) -> Fault:
     """A fault by name, or a file (with `/` or ending in `.yaml`) beside the file that names it. Raises SpecError."""
-    if "/" in name or name.endswith(".yaml"):
-        path = where.path.parent / name
-        if not paths.present(path):
-            raise SpecError(f"{where}: fault {name!r}: there is no file {display_path(path)}. Check the path.")
+    if (path := reader.own_file(name, where, "fault")) is not None:
         return read_fault(path)
     faults = shipped_faults()
     if name not in faults:
@@ -45,7 +41,7 @@ def find_fault(name: str, where: Where) -> Fault:
 
 def read_fault(path: Path) -> Fault:
     """A fault file, checked against the ops that it names. Raises SpecError."""
-    spec = reader.read_fault(path)
+    spec = reader.read(path, FaultFile)
     where = Where(path, spec.sits.line)
     for name in spec.sits.op:
         if name not in OPS:

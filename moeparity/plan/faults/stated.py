@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from moeparity import paths
 from moeparity.errors import SpecError, Where, did_you_mean, display_path, listed
@@ -132,8 +132,3 @@ def _misfit(graph: Graph, node: Node, kind: str, value: Value, count: int) -> st
 
 def _is_order(words: Sequence[str], experts: Iterable[int]) -> bool:
     return sorted(words) == sorted(map(str, experts))
-
-
-def in_words(faults: Mapping[str, tuple[Planted, ...]], text: str) -> str:
-    """What the faults with this setting text do, in words."""
-    return " and ".join(plant.in_words for plant in faults[text])

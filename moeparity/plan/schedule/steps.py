@@ -6,7 +6,7 @@ training forward's micro-batch, a prefill, one decode step of all running reques
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, Literal, NamedTuple, get_args
@@ -238,12 +238,3 @@ def with_spans(step: Step, places: Sequence[int]) -> Step:
 def rectangle(first: int, last: int, start: int, end: int, phase: Phase = FORWARD) -> Step:
     """The tokens start to end - 1 of the sequences first to last - 1, as [b, t]."""
     return Step(spans=tuple(Span(sequence, start, end) for sequence in range(first, last)), phase=phase)
-
-
-def runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Ascending whole numbers as runs (first, last + 1) without gaps."""
-    start = 0
-    for i in range(1, len(numbers) + 1):
-        if i == len(numbers) or numbers[i] != numbers[i - 1] + 1:
-            yield numbers[start], numbers[i - 1] + 1
-            start = i

@@ -46,14 +46,21 @@ KINDS: dict[str, type[BaseModel]] = {
 }
 
 
+def read(path: Path, model: type[File]) -> File:
+    """A file of any kind, by the model of its kind. Raises SpecError."""
+    file = _valid(path, yaml.text_of(path), model)
+    assert isinstance(file, model)
+    return file
+
+
 def read_graph(path: Path) -> graph_schema.GraphFile:
     """A graph file. Raises SpecError."""
-    return _read(path, graph_schema.GraphFile)
+    return read(path, graph_schema.GraphFile)
 
 
 def read_profile(path: Path) -> profile_schema.ProfileFile:
     """A profile file. Raises SpecError."""
-    return _read(path, profile_schema.ProfileFile)
+    return read(path, profile_schema.ProfileFile)
 
 
 def read_recipe(path: Path) -> recipe_schema.RecipeFile:
@@ -63,32 +70,7 @@ def read_recipe(path: Path) -> recipe_schema.RecipeFile:
             f"{Where(path)}: is a checkpoint, and a recipe is needed: run `moeparity init {display_path(path)}`, which "
             "writes one."
         )
-    return _read(path, recipe_schema.RecipeFile)
-
-
-def read_log_check(path: Path) -> log_schema.LogCheck:
-    """A check of logs. Raises SpecError."""
-    return _read(path, log_schema.LogCheck)
-
-
-def read_kernel(path: Path) -> KernelFile:
-    """A kernel file, which says how a kernel is launched. Raises SpecError."""
-    return _read(path, KernelFile)
-
-
-def read_fault(path: Path) -> FaultFile:
-    """A fault file. Raises SpecError."""
-    return _read(path, FaultFile)
-
-
-def read_map(path: Path) -> MapFile:
-    """A map from modules to nodes. Raises SpecError."""
-    return _read(path, MapFile)
-
-
-def read_layout(path: Path) -> LayoutFile:
-    """A layout file, which says how values and weights lie over ranks. Raises SpecError."""
-    return _read(path, LayoutFile)
+    return read(path, recipe_schema.RecipeFile)
 
 
 def is_log_check(path: Path) -> bool:
@@ -121,12 +103,21 @@ def shipped(folder: str, ending: str = "yaml") -> Mapping[str, Path]:
     return {path.stem: path for path in sorted(root.glob(f"*.{ending}"))}
 
 
+def own_file(name: str, where: Where, noun: str) -> Path | None:
+    """A file of the user's own, for a name that is a path (with `/` or ending in `.yaml`) beside the file that names
+    it; None for any other name, which is that of a shipped one. Raises SpecError where there is no such file.
+    """
+    if "/" not in name and not name.endswith(".yaml"):
+        return None
+    path = where.path.parent / name
+    if not paths.present(path):
+        raise SpecError(f"{where}: {noun} {name!r}: there is no file {display_path(path)}. Check the path.")
+    return path
+
+
 def find_profile(name: str, where: Where) -> Path:
-    """The file of a profile: a path (with `/` or ending in `.yaml`) beside the file that names it, else shipped."""
-    if "/" in name or name.endswith(".yaml"):
-        path = where.path.parent / name
-        if not paths.present(path):
-            raise SpecError(f"{where}: profile {name!r}: there is no file {display_path(path)}. Check the path.")
+    """The file of a profile, a user's own or a shipped one. Raises SpecError."""
+    if (path := own_file(name, where, "profile")) is not None:
         return path
     profiles = shipped("profiles")
     if name not in profiles:
@@ -143,12 +134,6 @@ def find_file(name: str, where: Where, noun: str) -> Path:
     if not paths.present(path):
         raise SpecError(f"{where}: {noun} {name!r} does not exist. A relative path starts at this file's folder.")
     return path
-
-
-def _read(path: Path, model: type[File]) -> File:
-    file = _valid(path, yaml.text_of(path), model)
-    assert isinstance(file, model)
-    return file
 
 
 # Cached, since every bind reads its profile and all profiles that this extends, even for a small forward pass.

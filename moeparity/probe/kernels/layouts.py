@@ -22,12 +22,6 @@ class Layout:
     scalars: tuple[str, ...] = ()
     dtypes: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def sizes(self) -> tuple[str, ...]:
-        """Names of all extents."""
-        shapes = (*self.inputs.values(), *self.outputs.values())
-        return tuple(dict.fromkeys(name for shape in shapes for name in shape if name.isidentifier()))
-
 
 LAYOUTS = {
     "sum": Layout(inputs={"x": ("rows", "n")}, outputs={"out": ("rows",)}),

@@ -5,22 +5,22 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from moeparity.errors import Where
 from moeparity.plan.engine_profile import Profile, load_profile
 from moeparity.plan.spec import reader
 from moeparity.profiles.launch.report import Launch, LaunchSide
+from moeparity.profiles.launch.sides import chain
 
 _SECTION = re.compile(r"^(fusions|rules):\n((?:[ #].*\n|\n)*)", re.MULTILINE)
 
 
 def combined(side: LaunchSide, launch: Launch, name: str) -> str:
     """The text of a profile that extends the side's and holds the rules of those on top, with their evidence."""
-    base = _chain(side.profile)
+    base = chain(side.profile)
     overlays = dict.fromkeys(
-        above for overlay in side.further for above in reversed(_chain(overlay)) if above not in (*base, _root(overlay))
+        above for overlay in side.further for above in reversed(chain(overlay)) if above not in (*base, _root(overlay))
     )
     sections = {"fusions": "", "rules": ""}
     for overlay in overlays:
@@ -39,7 +39,7 @@ def combined(side: LaunchSide, launch: Launch, name: str) -> str:
 
 def _credit(overlay: str, side: LaunchSide) -> str:
     """Where a profile on top comes from; what another one extends has the origin of that."""
-    named_by = (above for above in side.further if overlay in _chain(above))
+    named_by = (above for above in side.further if overlay in chain(above))
     origin = next((side.origins[name] for name in (overlay, *named_by) if name in side.origins), "")
     return f"  # From {overlay}{f', by {origin}' if origin else ''}.\n"
 
@@ -72,13 +72,5 @@ def _flow(values: dict[str, str | float]) -> str:
     return ", ".join(f"{attribute}: {value}" for attribute, value in values.items())
 
 
-def _chain(name: str) -> Sequence[str]:
-    """A shipped profile and what it extends, itself first."""
-    names = [name]
-    while (base := reader.read_profile(reader.shipped("profiles")[names[-1]]).extends) is not None:
-        names.append(base)
-    return names
-
-
 def _root(name: str) -> str:
-    return _chain(name)[-1]
+    return chain(name)[-1]

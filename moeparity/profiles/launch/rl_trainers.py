@@ -31,7 +31,7 @@ from moeparity.profiles.launch.shared import (
     tensor_ranks,
     vllm_tensor_ranks,
 )
-from moeparity.profiles.launch.trainers import temperature
+from moeparity.profiles.launch.trainers import divided, temperature
 from moeparity.profiles.launch.unstated import table
 
 _NOT_STATED = "{}: not stated in a profile"
@@ -123,11 +123,7 @@ def _loaded(value: Any) -> Implied:
 
 def _over_temperature(settings: Settings) -> Iterator[Decision]:
     """The temperature, which TRL divides by on both sides: vLLM's log-probabilities are of what is sampled from."""
-    value = settings["temperature"]
-    if isinstance(value, int | float) and value not in (0, 1):
-        for role in ("trainer", "rollout") if settings["use_vllm"] is True else ("trainer",):
-            implied = Implied(says=f"logits over the temperature {value}", sets={"log_probs:temperature": value})
-            yield Decision(role=role, implied=implied, source="temperature")
+    return divided(settings, "temperature", rollout=settings["use_vllm"] is True)
 
 
 def _autocast(settings: Settings) -> Iterator[Decision]:

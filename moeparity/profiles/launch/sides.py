@@ -76,7 +76,7 @@ def _together(profile: str, overlays: Iterable[str]) -> tuple[str, list[str]]:
     """The one profile that says most, and the overlays that it does not hold."""
     if profile == NO_PROFILE:
         return profile, []
-    base = _chain(profile)
+    base = chain(profile)
     apply = []
     overlays = list(dict.fromkeys(overlays))
     replaced = {name: stand_in for overlay in overlays for name, stand_in in _UNCOMPILED.get(overlay, {}).items()}
@@ -92,16 +92,16 @@ def _together(profile: str, overlays: Iterable[str]) -> tuple[str, list[str]]:
 
 def _extends(overlay: str, base: Sequence[str]) -> bool:
     """Whether an overlay is written on top of one of these profiles, or on top of what is."""
-    return not set(_chain(overlay)[1:]).isdisjoint(base)
+    return not set(chain(overlay)[1:]).isdisjoint(base)
 
 
 def parts(profile: str) -> list[str]:
     """A profile, what it extends, and the two it is made of."""
     made_of = [part for pair, whole in _TOGETHER.items() if whole == profile for part in pair]
-    return [*_chain(profile), *made_of]
+    return [*chain(profile), *made_of]
 
 
-def _chain(name: str) -> list[str]:
+def chain(name: str) -> list[str]:
     """A profile and what it extends, itself first."""
     if name == NO_PROFILE:
         return []

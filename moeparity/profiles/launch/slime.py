@@ -34,7 +34,7 @@ from moeparity.profiles.launch.options import (
 from moeparity.profiles.launch.reading.grammar import Grammar, of_parser
 from moeparity.profiles.launch.servers import SGLANG
 from moeparity.profiles.launch.shared import ORIGINAL
-from moeparity.profiles.launch.trainers import temperature
+from moeparity.profiles.launch.trainers import divided, temperature
 from moeparity.profiles.launch.unstated import table
 
 _SOURCE = "slime 624b824a89, slime/backends/sglang_utils/arguments.py validate_args"
@@ -144,12 +144,7 @@ def _staged(settings: Settings) -> Iterator[Decision]:
 
 def over_temperature(settings: Settings) -> Iterator[Decision]:
     """The temperature, which the trainer divides by, and SGLang where it does not return the original ones."""
-    value = settings["rollout_temperature"]
-    if isinstance(value, int | float) and value not in (0, 1):
-        sampled = settings[ORIGINAL] is False
-        for role in ("trainer", "rollout") if sampled else ("trainer",):
-            implied = Implied(says=f"logits over the temperature {value}", sets={"log_probs:temperature": value})
-            yield Decision(role=role, implied=implied, source="rollout_temperature")
+    return divided(settings, "rollout_temperature", rollout=settings[ORIGINAL] is False)
 
 
 def _sent(settings: Settings) -> str:

@@ -81,6 +81,21 @@ def sequence_parallel(prefix: str, *, default: bool) -> Option:
     )
 
 
+def divided(settings: Settings, sampler: str, *, rollout: bool, rounds: bool = False) -> Iterator[Decision]:
+    """The temperature that a trainer divides by, and the rollout too where its log-probabilities are those of the
+    distribution that is sampled from. `sampler`: its option. `rounds`: the trainer rounds it to bf16.
+    """
+    temperature = settings[sampler]
+    if not isinstance(temperature, int | float) or temperature in (0, 1):
+        return
+    sides = {"trainer": nearest_bf16(temperature) if rounds else temperature}
+    if rollout:
+        sides["rollout"] = temperature
+    for role, value in sides.items():
+        implied = Implied(says=f"logits over the temperature {value}", sets={"log_probs:temperature": value})
+        yield Decision(role=role, implied=implied, source=sampler)
+
+
 def temperatures(sampler: str, *, mode: str, rollout: str | None, fsdp: Callable[[Settings], bool]) -> Rule:
     """The sampler's temperature, on both sides. On the rollout's side it counts if its log-probabilities are those of
     the distribution that is sampled from.
@@ -89,19 +104,10 @@ def temperatures(sampler: str, *, mode: str, rollout: str | None, fsdp: Callable
     """
 
     def rule(settings: Settings) -> Iterator[Decision]:
-        temperature = settings[sampler]
-        if not isinstance(temperature, int | float) or temperature in (0, 1):
-            return
-        trained = nearest_bf16(temperature) if fsdp(settings) else temperature
-        sides = {"trainer": trained}
         if rollout is not None and settings[rollout] == "sglang":
             is_of_samples = settings.values.get(ORIGINAL) is not True
         else:
             is_of_samples = str(settings[mode]).startswith("processed")
-        if is_of_samples:
-            sides["rollout"] = temperature
-        for role, value in sides.items():
-            implied = Implied(says=f"logits over the temperature {value}", sets={"log_probs:temperature": value})
-            yield Decision(role=role, implied=implied, source=f"{sampler}")
+        yield from divided(settings, sampler, rollout=is_of_samples, rounds=fsdp(settings))
 
     return rule

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 import torch
 
-from moeparity.bisection.distribution import measure as distributions
 from moeparity.bisection.distribution.measure import Distributions
+from moeparity.metrics import tokens as scored_tokens
 from moeparity.metrics.distributions import vocabulary_metrics
 
 LOGITS = torch.randn(2, 3, 5, 12, generator=torch.Generator().manual_seed(0))
@@ -19,7 +19,7 @@ MASK = torch.ones(3, 5, dtype=torch.bool)
 
 
 def observed(mask: torch.Tensor = MASK, logits: torch.Tensor = LOGITS, *, wave: int = 3) -> Distributions:
-    observer = Distributions("lm_head", "reference", "candidate", IDS, mask)
+    observer = Distributions("lm_head", IDS, mask)
     for start in range(0, 3, wave):
         rows = (start, min(3, start + wave))
         sides = dict(zip(("reference", "candidate"), logits[:, slice(*rows)], strict=True))
@@ -35,7 +35,7 @@ def test_a_token_is_scored_by_the_logits_before_it(monkeypatch: pytest.MonkeyPat
     assert distances.tokens == 12
     assert distances.sums == pytest.approx(expected.sum(-1).tolist(), rel=1e-12)
     assert distances.max_tv == float(expected[1].max())
-    monkeypatch.setattr(distributions, "CHUNK", 24)
+    monkeypatch.setattr(scored_tokens, "CHUNK", 24)
     assert observed(wave=1).sums == pytest.approx(distances.sums, rel=1e-12)
 
 

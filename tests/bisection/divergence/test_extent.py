@@ -114,7 +114,7 @@ def test_padding_is_counted_apart() -> None:
 
 
 def record(view: NodeView, mask: Tensor | None = None) -> NodeRecord:
-    observer = DivergenceObserver(REFERENCE, CANDIDATE, (REFERENCE, CANDIDATE), (REFERENCE, SHADOW), mask)
+    observer = DivergenceObserver((REFERENCE, CANDIDATE), (REFERENCE, SHADOW), mask)
     observer.see(view)
     (only,) = observer.result.values()
     return only

@@ -316,7 +316,6 @@ def test_padding_is_left_out(tmp_path: Path, qwen3_moe: Path) -> None:
 def test_a_pad_that_left_the_references_bits_is_no_earlier_token() -> None:
     mask = torch.tensor([[False, False, True, True]])
     observer = FlipObserver(
-        ("reference", "candidate"),
         {},
         [],
         [],

@@ -58,7 +58,7 @@ def test_ratio() -> None:
 
 
 def test_all_waves_of_a_node_are_seen() -> None:
-    observer = Distances("reference", "candidate", "oracle")
+    observer = Distances()
     for first in (0, 2):
         values = {
             "oracle": blocks([([1.0, 1.0], 0), ([2.0, 2.0], 0)], first=first),
@@ -72,7 +72,7 @@ def test_all_waves_of_a_node_are_seen() -> None:
 
 
 def test_slots_and_walkers_that_did_not_run_are_passed_over() -> None:
-    observer = Distances("reference", "candidate", "oracle")
+    observer = Distances()
     same = blocks([([1.0], 0), ([1.0], 0)])
     observer.see(view({"reference": same, "oracle": same}, {}))
     observer.see(view({"reference": same, "oracle": same, "candidate": same}, {}, op="experts"))

@@ -16,7 +16,7 @@ from torch import Tensor
 from moeparity.bisection.measures import codec, summarise
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.options import Options
-from moeparity.bisection.pipeline import bisect, passes
+from moeparity.bisection.pipeline import bisect, passes_over, ready
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.record.data import FAR, LogprobRecord
 from moeparity.bisection.report import Report
@@ -62,7 +62,7 @@ def reference_record(qwen3_moe: Path) -> Record:
 @pytest.fixture(scope="module")
 def side_passes(rollout: Rollout, own_record: Record) -> Seen:
     """What a run saw: it does not hang on what is recorded."""
-    return passes(rollout.recipe(own_record), device="cpu", options=Options(attribution=False))
+    return passes_over(ready(rollout.recipe(own_record), device="cpu", options=Options(attribution=False)), None)
 
 
 def report_of(side_passes: Seen, *gates: Gate, **tensors: Any) -> Report:

@@ -7,13 +7,13 @@ import math
 import pytest
 import torch
 
-from moeparity.bisection.record import observe
 from moeparity.bisection.record.observe import chosen_logprobs, same_sets
+from moeparity.metrics import tokens as scored_tokens
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 1 << 19])
 def test_logprobs_of_the_chosen_tokens(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(observe, "CHUNK", chunk)
+    monkeypatch.setattr(scored_tokens, "CHUNK", chunk)
     generator = torch.Generator().manual_seed(0)
     logits = (torch.randn(2, 4, 5, generator=generator) * 3).to(torch.bfloat16)
     ids = torch.randint(0, 5, (2, 4), generator=generator)

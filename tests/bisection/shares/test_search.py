@@ -15,7 +15,7 @@ from moeparity.bisection.measures import summarise
 from moeparity.bisection.mixtures import Mixtures
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.options import Options
-from moeparity.bisection.pipeline import bisect, passes
+from moeparity.bisection.pipeline import bisect, passes_over, ready
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.shares.search import Searched, shared_out
 from moeparity.check.recipes import check
@@ -88,7 +88,7 @@ def recipe(
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, qwen3_moe: Path) -> Run:
     path = recipe(tmp_path_factory.mktemp("blame"), qwen3_moe, costs=dict.fromkeys(OWN, 1.0))
-    plan, observed = passes(path, device="cpu")
+    plan, observed = passes_over(ready(path, device="cpu"), None)
     whole_blame = shared_out(plan, observed)
     assert whole_blame is not None
     return Run(plan, observed, whole_blame, dict(Mixtures(plan)(subsets(t.name for t in plan.toggles))))
@@ -97,7 +97,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, qwen3_moe: Path) -> Run:
 @pytest.fixture(scope="module")
 def noisy(tmp_path_factory: pytest.TempPathFactory, qwen3_moe: Path) -> tuple[Plan, Observed, Searched]:
     path = recipe(tmp_path_factory.mktemp("noisy"), qwen3_moe, settings=NOISY, dtype="bf16")
-    plan, observed = passes(path, device="cpu", options=Options(attribute=True))
+    plan, observed = passes_over(ready(path, device="cpu", options=Options(attribute=True)), None)
     assert plan.recipe.attribute
     whole_blame = shared_out(plan, observed)
     assert whole_blame is not None
@@ -165,7 +165,7 @@ def test_mixtures_are_walked_once_in_fewer_passes_than_one_by_one(run: Run) -> N
 
 def test_the_part_that_makes_the_share_is_found(tmp_path: Path, qwen3_moe: Path) -> None:
     settings = {"layers[*].moe.combine:weighted": "bf16", "lm_head:output": "bf16"}
-    plan, observed = passes(recipe(tmp_path, qwen3_moe, settings=settings), device="cpu")
+    plan, observed = passes_over(ready(recipe(tmp_path, qwen3_moe, settings=settings), device="cpu"), None)
     whole_blame = shared_out(plan, observed)
     assert whole_blame is not None
     assert whole_blame.inside is not None

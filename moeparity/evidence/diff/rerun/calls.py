@@ -75,11 +75,6 @@ class Calls:
         """Whether some of them add up: without a sum there is no order."""
         return any(_name(call) in {*SUMS, *_ADDING} and _floats(self.side, call) for call in self.calls)
 
-    @property
-    def approximates(self) -> bool:
-        """Whether some of them are functions that libraries compute with errors of their own."""
-        return any(rows.approximates(_name(call), call.scalars.get("1")) for call in self.calls)
-
     def rows(self, way: Way, rows: Tensor) -> Tensor:
         """The value in one way, at some of its rows: int64 [n] -> [n, C]. For a single large GEMM perhaps only the
         first of these rows.

@@ -18,7 +18,7 @@ from moeparity.doctor.judge import Difference
 from moeparity.doctor.report import Clue, Party
 from moeparity.doctor.steps import recorded_steps
 from moeparity.errors import CheckpointError, GraphError, SpecError, Where
-from moeparity.inputs.model import Model, checked_tokens, open_model
+from moeparity.inputs.model import Model, open_model
 from moeparity.inputs.tokens.tokenset import TokenSet
 from moeparity.inputs.weights.checkpoint import Checkpoint
 from moeparity.inputs.weights.fit import check
@@ -162,14 +162,13 @@ def gather(request: Request) -> Gathered:
 def opened(request: Request, material: Gathered, progress: Callback | None = None) -> Case:
     """The case of some evidence, with every profile simulated as configured.
 
-    Raises MoeparityError for evidence that can't be used: tokens outside the vocabulary, or named profiles that do not
-    fit the model.
+    Raises MoeparityError for evidence that can't be used, such as named profiles that do not fit the model.
     """
     evidence, of_log = material.evidence, material.of_log
     model = open_model(evidence.checkpoint, device=request.device, progress=progress)
     if evidence.previous is not None:
         _refuse_unfit(evidence.previous, model)
-    tokens = _on_device(of_log.tokens, model, Where(evidence.logs[0]))
+    tokens = _on_device(of_log.tokens, model)
     profiles: dict[Party, str | None] = {"sampler": request.sampler, "trainer": request.trainer}
     of_party, aside = engines(profiles, evidence.launches, evidence.checkpoint, model.graph, model.dtype)
     evidence = replace(evidence, strangers=(*evidence.strangers, *aside))
@@ -258,11 +257,10 @@ def _refuse_unfit(previous: Path, model: Model) -> None:
     check(Checkpoint(previous, None), model.graph)
 
 
-def _on_device(tokens: TokenSet, model: Model, where: Where) -> TokenSet:
-    """The tokens on the model's device, checked against its vocabulary."""
+def _on_device(tokens: TokenSet, model: Model) -> TokenSet:
     return replace(
         tokens,
-        input_ids=checked_tokens(tokens.input_ids, model, str(where)),
+        input_ids=tokens.input_ids.to(model.device),
         loss_mask=tokens.loss_mask.to(model.device),
         attention_mask=tokens.attention_mask.to(model.device),
     )

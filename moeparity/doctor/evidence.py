@@ -17,7 +17,9 @@ from moeparity.inputs.tokens.tokenset import TokenSet
 from moeparity.logs.opening import Log, open_sampled
 from moeparity.logs.opening import open as open_both
 from moeparity.logs.record import Sampling
+from moeparity.logs.record import Sequence as Logged
 from moeparity.logs.tokens import refuse_without_prompt, routes_shape, tokens_of
+from moeparity.plan.config import Config
 
 _PREVIOUS = "previous"
 _DEEPEST = 4
@@ -40,10 +42,12 @@ class Evidence:
     logs: files with log-probabilities of the sampler, or of both sides. trainer_logs: files of the trainer's alone,
     joined to them by id. checkpoint: the folder of the weights that both sides were to have. previous: that of the
     weights before an update; None if there is none. launches: files that start an engine, or in which one wrote what it
-    resolved. schedules: a server's steps. journals: folders of ranks' journals. strangers: what is not used.
+    resolved. schedules: a server's steps. journals: folders of ranks' journals. strangers: what is not used. sequences:
+    how many the logs hold.
     """
 
     logs: tuple[Path, ...]
+    sequences: int
     trainer_logs: tuple[Path, ...] = ()
     checkpoint: Path
     previous: Path | None
@@ -127,10 +131,11 @@ def find(
     logs = [path for path in by_kind.get("log", []) if path.resolve() not in of_trainer]
     if not logs:
         raise MoeparityError(_no_log(places, strangers))
-    logs, unsound = (logs, []) if trainer_logs else _sound(logs)
     current, before = _checkpoints(by_kind.get("checkpoint", []), checkpoint, previous)
+    sound, unsound = _sound(logs, current)
     return Evidence(
-        logs=tuple(logs),
+        logs=tuple(log.path for log in sound),
+        sequences=sum(len(log.ids) for log in sound),
         trainer_logs=tuple(trainer_logs),
         checkpoint=current,
         previous=before,
@@ -201,20 +206,22 @@ class _Read:
     shapes: frozenset[tuple[int, ...]]
 
 
-def _sound(logs: Sequence[Path]) -> tuple[list[Path], list[Stranger]]:
-    """The logs that can be read to their ends and are of one run, by the ids of their sequences and the shape of their
-    routes; of two of the same sequences that of both sides. Raises LogError if none can.
+def _sound(logs: Sequence[Path], checkpoint: Path) -> tuple[list[_Read], list[Stranger]]:
+    """The logs that can be read to their ends, hold tokens of the checkpoint's vocabulary and are of one run, by the
+    ids of their sequences and the shape of their routes; of two of the same sequences that of both sides. Raises
+    LogError if there is none, CheckpointError without a vocabulary.
     """
+    vocabulary = int(Config(checkpoint / "config.json")["vocab_size"])
     whole: list[_Read] = []
     aside: list[Stranger] = []
     for path in logs:
         try:
-            whole.append(_read(path))
+            whole.append(_read(path, checkpoint, vocabulary))
         except LogError as error:
             aside.append(Stranger(path, str(error)))
     if not whole:
         raise LogError("\n".join(each.reason for each in aside))
-    sound: list[Path] = []
+    sound: list[_Read] = []
     owners: dict[str, Path] = {}
     shapes: frozenset[tuple[int, ...]] = frozenset()
     for log in sorted(whole, key=lambda log: not log.two_sided):
@@ -222,27 +229,46 @@ def _sound(logs: Sequence[Path]) -> tuple[list[Path], list[Stranger]]:
         if common is not None:
             aside.append(Stranger(log.path, _double(log.path, common, owners[common])))
         elif len(shapes | log.shapes) > 1:
-            aside.append(Stranger(log.path, f"{Where(log.path)}: its routes are of another shape than {sound[0]}'s"))
+            aside.append(
+                Stranger(log.path, f"{Where(log.path)}: its routes are of another shape than {sound[0].path}'s")
+            )
         else:
-            sound.append(log.path)
+            sound.append(log)
             owners |= dict.fromkeys(log.ids, log.path)
             shapes |= log.shapes
     return sound, aside
 
 
-def _read(path: Path) -> _Read:
+def _read(path: Path, checkpoint: Path, vocabulary: int) -> _Read:
     """Raises LogError for a log that cannot be scored."""
     ids: list[str] = []
     shapes: set[tuple[int, ...]] = set()
     two_sided = False
     for sequence in open_sampled([path]):
         refuse_without_prompt(sequence)
+        _refuse_unknown_tokens(sequence, checkpoint, vocabulary)
         ids.append(sequence.id)
         two_sided |= sequence.trainer is not None
         shapes |= {shape for shape in (routes_shape(sequence),) if shape is not None}
     if len(shapes) > 1:
         raise LogError(f"{Where(path)}: its routes are of several shapes; expected [layers, top_k], the same of all.")
     return _Read(path, tuple(ids), two_sided, frozenset(shapes))
+
+
+def _refuse_unknown_tokens(sequence: Logged, checkpoint: Path, vocabulary: int) -> None:
+    """Raises LogError for a token, or a pad beside the tokens, that the model has no embedding of."""
+    ids = (
+        sequence.token_ids
+        if sequence.pads is None
+        else torch.cat([sequence.token_ids, torch.tensor([sequence.pads.id])])
+    )
+    unknown = ids[(ids < 0) | (ids >= vocabulary)]
+    if unknown.numel():
+        raise LogError(
+            f"{sequence.where}: sequence {sequence.id} holds the token id {int(unknown[0])}; expected ids of the "
+            f"vocabulary of {display_path(checkpoint)}, 0..{vocabulary - 1}. Give the log of a run of this model, or "
+            "that run's weights as --checkpoint."
+        )
 
 
 def _double(path: Path, sequence: str, owner: Path) -> str:

@@ -18,11 +18,14 @@ _ASIDE = 4
 def evidence_lines(material: Gathered, engines: Mapping[Party, Engine]) -> Iterator[str]:
     """The tokens and who recorded them; the weights; the engines, if anything was simulated."""
     evidence, of_log = material.evidence, material.of_log
-    sequences = counted(int(torch.unique(of_log.sequence).numel()), "sequence")
+    used = int(torch.unique(of_log.sequence).numel())
+    sequences = counted(evidence.sequences, "sequence")
+    if used < evidence.sequences:
+        sequences = f"{used:,} of {sequences}, the first that every side scored"
     logs = few([display_path(path) for path in (*evidence.logs, *evidence.trainer_logs)], 2)
     routes = "" if of_log.tokens.routed_experts is None else ", with routes"
-    tokens, parties = int(of_log.mask.sum()), enumerated([*of_log.recorded])
-    yield f"{logs}: {tokens:,} tokens of {sequences}, recorded by {parties}{routes}"
+    tokens, parties = counted(int(of_log.mask.sum()), "token"), enumerated([*of_log.recorded])
+    yield f"{logs}: {tokens} of {sequences}, recorded by {parties}{routes}"
     before = (
         "no checkpoint of the weights before the update"
         if evidence.previous is None

@@ -16,6 +16,7 @@ from moeparity.doctor.evidence import Batch, Evidence, Gathered, find, gathered
 from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis
 from moeparity.doctor.judge import Difference
 from moeparity.doctor.report import Clue, Party
+from moeparity.doctor.routes import Flips, misfit
 from moeparity.doctor.steps import recorded_steps
 from moeparity.errors import CheckpointError, GraphError, SpecError, Where
 from moeparity.inputs.model import Model, open_model
@@ -199,7 +200,12 @@ def _bench(
     schedules: dict[str, Schedule | MicroBatches] = {}
     if steps is not None:
         bases[sampler.name], schedules[sampler.name] = steps
-    return Bench(model, tokens, bases, exact, progress, schedules), of_party, (note,) if note else ()
+    flips, unfit = None, misfit(tokens, model.graph, Where(evidence.logs[0]))
+    if tokens.routed_experts is not None and not unfit:
+        legal = [(Key(name, AS_RUN), name) for name in LEGAL if name in bases][:2]
+        name = of_party["sampler"].name
+        flips = Flips(tokens.routed_experts, (Key(name, AS_RUN), name), legal)
+    return Bench(model, tokens, bases, exact, progress, flips, schedules), of_party, tuple(filter(None, (note, unfit)))
 
 
 def _legal(parties: Mapping[str, Engine], model: Model, rules: tuple[Rule, ...]) -> dict[str, Engine]:

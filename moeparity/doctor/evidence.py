@@ -35,21 +35,16 @@ class Stranger:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """The evidence, by what it was taken for.
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """Files and folders, by what they were taken for.
 
-    logs: files with log-probabilities of the sampler, or of both sides. trainer_logs: files of the trainer's alone,
-    joined to them by id. checkpoint: the folder of the weights that both sides were to have. previous: that of the
-    weights before an update; None if there is none. launches: files that start an engine, or in which one wrote what it
-    resolved. schedules: a server's steps. journals: folders of ranks' journals. strangers: what is not used. sequences:
-    how many the logs hold.
+    checkpoint: the folder of the weights that both sides were to have. previous: that of the weights before an update.
+    launches: files that start an engine, or in which one wrote what it resolved. schedules: a server's steps. journals:
+    folders of ranks' journals. strangers: what is not used.
     """
 
-    logs: tuple[Path, ...]
-    sequences: int
-    trainer_logs: tuple[Path, ...] = ()
-    checkpoint: Path
+    checkpoint: Path | None
     previous: Path | None
     launches: tuple[Path, ...] = ()
     schedules: tuple[Path, ...] = ()
@@ -59,11 +54,33 @@ class Evidence:
     adapters: tuple[Path, ...] = ()
     strangers: tuple[Stranger, ...] = ()
 
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence(Files):
+    """Files with a log among them.
+
+    logs: files with log-probabilities of the sampler, or of both sides. trainer_logs: files of the trainer's alone,
+    joined to them by id. sequences: how many the logs hold.
+    """
+
+    checkpoint: Path
+    logs: tuple[Path, ...]
+    sequences: int
+    trainer_logs: tuple[Path, ...] = ()
+
     def opened(self) -> Log:
         """The logs, streamed. Raises LogError."""
         if self.trainer_logs:
             return open_both(self.logs, trainer=self.trainer_logs, partial=True)
         return open_sampled(self.logs)
+
+
+class NoLogError(MoeparityError):
+    """There is no log among these files; some of them may tell something all the same."""
+
+    def __init__(self, message: str, files: Files) -> None:
+        super().__init__(message)
+        self.files = files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +134,8 @@ def find(
     """Sort files and folders by their contents.
 
     Of a folder that is nothing by itself, each file and each folder in it is looked at. A checkpoint in a folder called
-    `previous` is the one before the update. What is of no use is put aside with its reason. Raises MoeparityError if
-    there is no log, no checkpoint, or more than one that could be meant.
+    `previous` is the one before the update. What is of no use is put aside with its reason. Raises NoLogError without a
+    log, CheckpointError if there is no checkpoint, or more than one that could be meant.
     """
     by_kind: dict[Kind, list[Path]] = {}
     strangers: list[Stranger] = []
@@ -129,15 +146,9 @@ def find(
             strangers.append(Stranger(path, str(kind)))
     of_trainer = {path.resolve() for path in trainer_logs}
     logs = [path for path in by_kind.get("log", []) if path.resolve() not in of_trainer]
-    if not logs:
-        raise MoeparityError(_no_log(places, strangers))
-    current, before = _checkpoints(by_kind.get("checkpoint", []), checkpoint, previous)
-    sound, unsound = _sound(logs, current)
-    return Evidence(
-        logs=tuple(log.path for log in sound),
-        sequences=sum(len(log.ids) for log in sound),
-        trainer_logs=tuple(trainer_logs),
-        checkpoint=current,
+    others, before = _checkpoints(by_kind.get("checkpoint", []), checkpoint, previous)
+    files = Files(
+        checkpoint=others[0] if len(others) == 1 else None,
         previous=before,
         launches=tuple(by_kind.get("launch", [])),
         schedules=tuple(by_kind.get("schedule", [])),
@@ -145,8 +156,20 @@ def find(
         fingerprints=tuple(by_kind.get("fingerprint", [])),
         journals=tuple(dict.fromkeys(path.parent for path in by_kind.get("journal", []))),
         adapters=tuple(by_kind.get("adapter", [])),
-        strangers=(*strangers, *unsound),
+        strangers=tuple(strangers),
     )
+    if not logs:
+        raise NoLogError(_no_log(places, strangers), files)
+    current = _only(others)
+    sound, unsound = _sound(logs, current)
+    of_logs = {
+        "checkpoint": current,
+        "logs": tuple(log.path for log in sound),
+        "sequences": sum(len(log.ids) for log in sound),
+        "trainer_logs": tuple(trainer_logs),
+        "strangers": (*strangers, *unsound),
+    }
+    return Evidence(**vars(files) | of_logs)
 
 
 def _looked_at(places: Sequence[Path]) -> Iterator[tuple[Path, Kind | MoeparityError]]:
@@ -278,16 +301,21 @@ def _double(path: Path, sequence: str, owner: Path) -> str:
     )
 
 
-def _checkpoints(folders: Sequence[Path], checkpoint: Path | None, previous: Path | None) -> tuple[Path, Path | None]:
-    """The weights that both sides were to have, and those before the update."""
+def _checkpoints(
+    folders: Sequence[Path], checkpoint: Path | None, previous: Path | None
+) -> tuple[list[Path], Path | None]:
+    """The folders that may be the weights that both sides were to have, and those before the update."""
     others = [folder for folder in folders if folder not in (checkpoint, previous)]
     if previous is None:
         previous = next((folder for folder in others if folder.name == _PREVIOUS), None)
         others = [folder for folder in others if folder != previous]
-    if checkpoint is not None:
-        return checkpoint, previous
+    return others if checkpoint is None else [checkpoint], previous
+
+
+def _only(others: Sequence[Path]) -> Path:
+    """The one that both sides were to have. Raises CheckpointError if there is none, or more than one."""
     if len(others) == 1:
-        return others[0], previous
+        return others[0]
     if not others:
         raise CheckpointError(
             "doctor: no checkpoint. Give the folder of the weights that both sides were to have (config.json and "

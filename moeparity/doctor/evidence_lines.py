@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from moeparity.doctor.engines import Engine
-from moeparity.doctor.evidence import Evidence, Gathered
+from moeparity.doctor.evidence import Files, Gathered
 from moeparity.doctor.report import PARTIES, Party
 from moeparity.errors import counted, display_path
 from moeparity.output.words import enumerated, few
@@ -36,7 +36,16 @@ def evidence_lines(material: Gathered, engines: Mapping[Party, Engine]) -> Itera
         yield "; ".join(f"{party}: {engines[party].name} {engines[party].by}" for party in PARTIES)
 
 
-def aside_lines(evidence: Evidence) -> Iterator[str]:
+def lines_without_log(files: Files) -> Iterator[str]:
+    """What there is beside a log, and the weights, if anything is held to them."""
+    kinds = {"trace": files.traces, "fingerprint of weights": files.fingerprints, "folder of journals": files.journals}
+    there = [display_path(path) + f": a {kind}" for kind, paths in kinds.items() for path in paths]
+    yield f"no log of log-probabilities; {few(there, _ASIDE)}"
+    if files.checkpoint is not None:
+        yield f"{display_path(files.checkpoint)}: the weights that a program was to have"
+
+
+def aside_lines(evidence: Files) -> Iterator[str]:
     """What is not used, each with its reason; of many the first."""
     for stranger in evidence.strangers[:_ASIDE]:
         # What else the reader of such a file expected is of use to who meant to give one.

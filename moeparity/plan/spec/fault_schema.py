@@ -109,11 +109,12 @@ class EffectEdit(Model):
 
 class ResultEdit(Model):
     """How a fault changes what a node gives: it is `divided` by a number; or a router drops the tokens that exceed an
-    expert's `capacity`.
+    expert's `capacity`, or all experts of a token but so many that are `kept`.
     """
 
     divided: Reference | None = None
     capacity: Reference | None = None
+    kept: Reference | None = None
 
 
 class Rewrite(Model):

@@ -158,7 +158,7 @@ def _tokens(draw: random.Random) -> dict[str, Scorer]:
 
 
 def drawn_tokens(draw: random.Random) -> tuple[str, Scorer]:
-    """A fault of tokens with the name that it is to be given."""
+    """A fault of tokens with the name that it is to be outputs."""
     return draw.choice(tuple(_tokens(draw).items()))
 
 
@@ -181,11 +181,11 @@ def coarse_router(model: Any) -> None:
         layer.mlp.gate.register_forward_hook(_in_steps)
 
 
-def _in_steps(router: Any, _: Any, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    logits = (given[0] * 2).round() / 2
+def _in_steps(router: Any, _: Any, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    logits = (outputs[0] * 2).round() / 2
     weights, experts = torch.softmax(logits.float(), -1).topk(router.top_k, -1)
     weights = weights / weights.sum(-1, keepdim=True) if router.norm_topk_prob else weights
-    return logits, weights.to(given[1].dtype), experts
+    return logits, weights.to(outputs[1].dtype), experts
 
 
 def older(model: Any) -> None:

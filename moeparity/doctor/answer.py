@@ -118,16 +118,16 @@ def at_once(material: Gathered, clues: tuple[Clue, ...]) -> Examination:
 
 def without_log(files: Files, clues: tuple[Clue, ...]) -> Examination:
     """The examination of files without a log: what they tell by themselves."""
-    named = causes(clues, ())
+    names = causes(clues, ())
     ask = "a log of log-probabilities (docs/logs.md): it settles whether anything is wrong that these files do not show"
     return _unsimulated(
-        answer="found" if named else "undecided",
-        blame=Blame(kind="one", named=named, confidence="sure") if named else Blame(kind="undecided", would_decide=ask),
+        answer="found" if names else "undecided",
+        blame=Blame(kind="one", named=names, confidence="sure") if names else Blame(kind="undecided", would_decide=ask),
         evidence=tuple(lines_without_log(files)),
         aside=tuple(aside_lines(files)),
         clues=clues,
         size=token_mean(torch.zeros(0), torch.zeros(0)),
-        asks=() if named else (ask,),
+        asks=() if names else (ask,),
     )
 
 

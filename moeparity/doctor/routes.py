@@ -42,7 +42,7 @@ class Flips:
         layer = view.node.layer
         if not view.node.op.routes or layer is None or not view.ran(self.sampler[0]):
             return
-        place = sorted({seen for seen, _ in self.counts} | {layer}).index(layer)
+        place = sorted({number for number, _ in self.counts} | {layer}).index(layer)
         record = self.recorded[slice(*view.wave), :, place]
         there = (record >= 0).all(-1)
         chosen = view.tensor(self.sampler[0])

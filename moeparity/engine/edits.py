@@ -78,7 +78,7 @@ def _result(node: Node, edit: Edit, values: Ports) -> Ports:
         return _divided(values, edit.number)
     if edit.verb == "capacity":
         return _capped(values, int(edit.number))
-    return _kept(values, int(edit.number), renormalize=bool(node.params["renormalize"]))
+    return _fewer(values, int(edit.number), renormalize=bool(node.params["renormalize"]))
 
 
 def _divided(values: Ports, by: float) -> Ports:
@@ -98,14 +98,14 @@ def _capped(values: Ports, capacity: int) -> Ports:
     return ids, torch.where(before < capacity, weights, torch.zeros_like(weights))
 
 
-def _kept(values: Ports, count: int, *, renormalize: bool) -> Ports:
+def _fewer(values: Ports, count: int, *, renormalize: bool) -> Ports:
     """ids and weights [B, T, K], with weight 0 for all but the `count` largest of a token. If the router renormalises,
     these are scaled in fp32 to the sum that all had, then rounded to their dtype.
     """
     ids, weights = values
     best = weights.topk(min(count, weights.shape[-1]), -1).indices
-    kept = torch.zeros_like(weights).scatter(-1, best, weights.gather(-1, best))
+    remaining = torch.zeros_like(weights).scatter(-1, best, weights.gather(-1, best))
     if renormalize:
-        total, left = (of.float().sum(-1, keepdim=True) for of in (weights, kept))
-        kept = (kept * (total / left)).to(weights.dtype)
-    return ids, kept
+        all_sum, sum_now = (of.float().sum(-1, keepdim=True) for of in (weights, remaining))
+        remaining = (remaining * (all_sum / sum_now)).to(weights.dtype)
+    return ids, remaining

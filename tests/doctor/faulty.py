@@ -73,8 +73,8 @@ def replaying(routes: Tensor) -> Patch:
     def patch(model: Any) -> None:
         rows = [0] * len(model.model.layers)
 
-        def taken(layer: int, router: Any, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            logits, weights, experts = given
+        def replay(layer: int, router: Any, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            logits, weights, experts = outputs
             count = len(experts) // routes.shape[1]
             theirs = routes[rows[layer] : rows[layer] + count, :, layer].flatten(0, 1)
             rows[layer] += count
@@ -84,7 +84,7 @@ def replaying(routes: Tensor) -> Patch:
             return logits, scores.to(weights.dtype), experts
 
         for number, layer in enumerate(model.model.layers):
-            layer.mlp.gate.register_forward_hook(lambda router, _, given, at=number: taken(at, router, given))
+            layer.mlp.gate.register_forward_hook(lambda router, _, outputs, at=number: replay(at, router, outputs))
 
     return patch
 
@@ -92,15 +92,15 @@ def replaying(routes: Tensor) -> Patch:
 def dropping(capacity: int) -> Patch:
     """Experts that take so many tokens of a batch, and drop all behind them."""
 
-    def kept(router: Any, _: Any, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        logits, weights, experts = given
+    def drop(router: Any, _: Any, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        logits, weights, experts = outputs
         chosen = torch.nn.functional.one_hot(experts.flatten(), router.num_experts)
         before = (chosen.cumsum(0) - chosen).gather(1, experts.flatten()[:, None]).view(experts.shape)
         return logits, torch.where(before < capacity, weights, 0), experts
 
     def patch(model: Any) -> None:
         for layer in model.model.layers:
-            layer.mlp.gate.register_forward_hook(kept)
+            layer.mlp.gate.register_forward_hook(drop)
 
     return patch
 

@@ -62,11 +62,11 @@ def test_a_trainer_that_replays_routes_of_another_place_is_named(
     """
     ids = tokens(16, 24)
     recorded = routes_of(small, ids)
-    taken = torch.full_like(recorded, -1)
+    replayed = torch.full_like(recorded, -1)
     for token in range(max(0, -places), 24):
         for layer in range(2 - layers):
-            taken[:, token, layer] = recorded[:, token + places, layer + layers]
-    wrong = scored(small, ids, 1, patch=replaying(taken))
+            replayed[:, token, layer] = recorded[:, token + places, layer + layers]
+    wrong = scored(small, ids, 1, patch=replaying(replayed))
     path = log(tmp_path / "log.jsonl", ids, scored(small, ids, 4), wrong)
     records = [json.loads(line) for line in path.read_text().splitlines()]
     with path.open("w", encoding="utf-8") as file:

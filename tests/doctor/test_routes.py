@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from moeparity.doctor.readings import Replay
+from moeparity.doctor.routes import replayed
+from moeparity.inputs.tokens.tokenset import TokenSet
 from tests.doctor.faulty import replaying, routes_of
 from tests.doctor.programs import command, log, scored, tokens
 
@@ -62,11 +65,11 @@ def test_a_trainer_that_replays_routes_of_another_place_is_named(
     """
     ids = tokens(16, 24)
     recorded = routes_of(small, ids)
-    replayed = torch.full_like(recorded, -1)
+    misplaced = torch.full_like(recorded, -1)
     for token in range(max(0, -places), 24):
         for layer in range(2 - layers):
-            replayed[:, token, layer] = recorded[:, token + places, layer + layers]
-    wrong = scored(small, ids, 1, patch=replaying(replayed))
+            misplaced[:, token, layer] = recorded[:, token + places, layer + layers]
+    wrong = scored(small, ids, 1, patch=replaying(misplaced))
     path = log(tmp_path / "log.jsonl", ids, scored(small, ids, 4), wrong)
     records = [json.loads(line) for line in path.read_text().splitlines()]
     with path.open("w", encoding="utf-8") as file:
@@ -97,3 +100,18 @@ def test_a_server_is_simulated_on_its_steps(
     _, says = examined(run_folder, routes, small, tmp_path / "out.json")
     assert "hf-eager on its recorded steps with nothing wrong" in says
     assert "more than noise" not in says
+
+
+def test_routes_are_moved_by_token_by_layer_and_by_pads() -> None:
+    """A sequence of four tokens, and one of two with two pads before it; two layers, one expert a token."""
+    real = torch.tensor([[True] * 4, [False, False, True, True]])
+    routes = torch.arange(16).view(2, 4, 2, 1).where(real[..., None, None], -1)
+    grid = TokenSet(input_ids=torch.zeros(2, 4).long(), loss_mask=real, attention_mask=real, routed_experts=routes)
+
+    def moved(replay: Replay) -> list[list[int]]:
+        return replayed(grid, replay).flatten(1).tolist()
+
+    assert moved(Replay()) == [[0, 1, 2, 3, 4, 5, 6, 7], [-1, -1, -1, -1, 12, 13, 14, 15]]
+    assert moved(Replay(tokens=-1)) == [[-1, -1, 0, 1, 2, 3, 4, 5], [-1, -1, -1, -1, -1, -1, 12, 13]]
+    assert moved(Replay(layers=1)) == [[1, -1, 3, -1, 5, -1, 7, -1], [-1, -1, -1, -1, 13, -1, 15, -1]]
+    assert moved(Replay(pads=-1)) == [[0, 1, 2, 3, 4, 5, 6, 7], [-1] * 8]

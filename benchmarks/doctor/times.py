@@ -28,7 +28,7 @@ def times(folder: Path) -> Iterator[str]:
 def _cheap(folder: Path) -> str:
     draw = torch.Generator().manual_seed(0)
     ids = torch.randint(0, 256, (64, 512), generator=draw)
-    values = -torch.rand(64, 511, generator=draw)
+    values = -1 - torch.rand(64, 511, generator=draw)
     path = log(folder / "long.jsonl", ids, values, values + 0.01 * torch.randn(64, 511, generator=draw), prompt=64)
     begin = time.perf_counter()
     material = gather(Request(evidence=(path,), checkpoint=QUICKSTART))

@@ -99,7 +99,7 @@ def _refined(case: Case, hypotheses: list[Hypothesis], of_name: Mapping[str, Fam
 
 
 def _run(case: Case, hypotheses: Sequence[Hypothesis]) -> list[Tried]:
-    case.bench.score(hypotheses, [case.request.profile(party) for party in case.recorded])
+    case.bench.score(hypotheses, [case.profile_in_fp32(party) for party in case.recorded])
     return case.tried(hypotheses)
 
 

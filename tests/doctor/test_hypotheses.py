@@ -83,6 +83,20 @@ def test_a_mistake_in_decoding_alone(small: Path, small_before: Path, tmp_path: 
     assert [*in_one_phase(in_decoding[0], case.bench.prompts)] == []
 
 
+def test_sides_that_compute_the_same_share_their_simulations(
+    small: Path, small_before: Path, tmp_path: Path, ids: torch.Tensor
+) -> None:
+    """Two engines in fp32 make the same of a hypothesis, so it runs once; with another temperature they do not."""
+    values = scored(small, ids, 4)
+    path = log(tmp_path / "log.jsonl", ids, values, values, prompt=PROMPT)
+    request = Request(evidence=(path,), checkpoint=small, previous=small_before, device="cpu")
+    case = opened(request, gather(request))
+    assert {case.profile_in_fp32("sampler"), case.profile_in_fp32("trainer")} == {"hf-eager"}
+    warmer = {key: x * 1.1 if key.profile == "vllm" else x for key, x in case.bench.scored.items()}
+    case.bench.scored.update(warmer)
+    assert case.profile_in_fp32("sampler") == "vllm"
+
+
 def test_parts_are_layers_kinds_and_single_nodes(small: Path) -> None:
     graph = open_model(small, device="cpu").graph
     norms = [node.name for node in graph.nodes if node.name.endswith("_norm")]

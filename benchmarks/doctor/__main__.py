@@ -1,6 +1,7 @@
 """Runs of transformers with a planted fault or without one, examined by the doctor: what it names, and what wrongly.
 
     python -m benchmarks.doctor FOLDER [--cases 60] [--seed 1] [--out PAGE]
+    python -m benchmarks.doctor FOLDER --times
 
 Each case is drawn: two models of transformers score tokens, each in batches of its own size and with its own kernel of
 attention, and one of them may have a fault, or each one. They are two layers of the shipped checkpoint, whose weights
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,14 +23,20 @@ import torch
 
 from benchmarks.doctor.case import KINDS, WRONG, examined, verdict
 from benchmarks.doctor.page import page
+from benchmarks.doctor.times import times
 from tests.doctor.programs import two_layers
 
 
 def main() -> int:
     """Examine the cases that are missing, and print a table of all, or write the page."""
     options = _options()
-    torch.set_num_threads(1)
     options.folder.mkdir(parents=True, exist_ok=True)
+    if options.times:
+        torch.set_num_threads(os.cpu_count() or 1)
+        for line in times(options.folder):
+            print(line, flush=True)
+        return 0
+    torch.set_num_threads(1)
     cases = _cases(options.folder, options.seed, options.cases)
     for kind in KINDS:
         counts = Counter(verdict(case) for case in cases if case["kind"] == kind)
@@ -58,6 +66,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--cases", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--times", action="store_true", help="tell how long an examination takes, and nothing else")
     parser.add_argument("--out", type=Path, help="write the page, as Markdown, to this file")
     return parser.parse_args()
 

@@ -12,7 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.doctor.faulty import cut_to, first_twice, moved_response, older_prompt, packed, without_first
+from tests.doctor.faulty import (
+    cut_to,
+    decoded_otherwise,
+    first_twice,
+    moved_response,
+    older_prompt,
+    packed,
+    renormalised,
+    without_first,
+)
 from tests.doctor.programs import Patch
 
 PROMPT = 8
@@ -48,12 +57,6 @@ class Programs:
 Scorer = Callable[[Programs], Tensor]
 
 
-def renormalised(model: Any) -> None:
-    """Scores of the chosen experts renormalised where they must not be, or the other way round."""
-    for layer in model.model.layers:
-        layer.mlp.gate.norm_topk_prob = not layer.mlp.gate.norm_topk_prob
-
-
 def without_query_norm(model: Any) -> None:
     """Queries and keys that are not normalised."""
     for layer in model.model.layers:
@@ -67,8 +70,22 @@ def exchanged(model: Any) -> None:
         weight.data = torch.cat(tuple(reversed(weight.data.chunk(2, 1))), 1)
 
 
+def renormalised_in_one_layer(model: Any) -> None:
+    """The same in the second layer alone."""
+    router = model.model.layers[1].mlp.gate
+    router.norm_topk_prob = not router.norm_topk_prob
+
+
+def top_k_smaller(model: Any) -> None:
+    """One expert less for each token."""
+    for layer in model.model.layers:
+        layer.mlp.gate.top_k -= 1
+
+
 MISTAKES: Mapping[str, Patch] = {
     "renormalisation": renormalised,
+    "renormalisation of layers[1].moe.router": renormalised_in_one_layer,
+    "experts-per-token(count=5)": top_k_smaller,
     "qk-norm-missing": without_query_norm,
     "gate-and-up-exchanged": exchanged,
 }
@@ -85,6 +102,11 @@ def other_scale(factor: float, model: Any) -> None:
     """Another scale before the softmax."""
     for layer in model.model.layers:
         layer.self_attn.scaling *= factor
+
+
+def other_scale_in_one_layer(factor: float, model: Any) -> None:
+    """The same in the second layer alone."""
+    model.model.layers[1].self_attn.scaling *= factor
 
 
 def other_eps(eps: float, model: Any) -> None:
@@ -108,6 +130,7 @@ def tempered(temperature: float, model: Any) -> None:
 NUMBERS: Mapping[str, tuple[Callable[[float, Any], None], tuple[float, ...]]] = {
     "rope-base": (other_base, (5e5, 1e6, 1e5)),
     "softmax-scale": (other_scale, (0.6, 0.8, 1.25, 1.6)),
+    "softmax-scale of layers[1].attention.attend": (other_scale_in_one_layer, (0.6, 1.4, 1.6)),
     "norm-eps": (other_eps, (1e-2, 1e-1)),
     "weights-scaled of layers[*].attention.v_proj": (scaled_values, (0.5, 0.75, 1.5)),
     "temperature-in-the-head": (tempered, (0.6, 0.8, 1.3)),
@@ -118,19 +141,24 @@ NUMBERS: Mapping[str, tuple[Callable[[float, Any], None], tuple[float, ...]]] = 
 def _tokens(draw: random.Random) -> dict[str, Scorer]:
     left_off, by = draw.choice((1, 2, 3)), draw.choice((-1, 1, 2))
     count, top_k = draw.choice((2, 4)), draw.choice((5, 10, 20))
+    older = draw.choice((4, 12))
     plural = "first token missing" if left_off == 1 else f"first {left_off} tokens missing"
     return {
         plural: lambda of: without_first(of.current, of.ids, left_off),
         "first token twice": lambda of: first_twice(of.current, of.ids),
         f"packing without its mask, positions running, {count} sequences": lambda of: packed(of.current, of.ids, count),
         "prompt computed with older weights": lambda of: older_prompt(of.current, of.previous, of.ids, PROMPT),
+        f"first {older} tokens computed with older weights": lambda of: older_prompt(
+            of.current, of.previous, of.ids, older
+        ),
+        "renormalisation in decoding alone": lambda of: decoded_otherwise(of.current, of.ids, PROMPT, renormalised),
         f"positions of the response {by:+d}": lambda of: moved_response(of.current, of.ids, PROMPT, by),
         f"top_k={top_k}": lambda of: cut_to(of.current, of.ids, top_k),
     }
 
 
 def drawn_tokens(draw: random.Random) -> tuple[str, Scorer]:
-    """A fault of tokens with the name that it is to be given."""
+    """A fault of tokens with the name that it is to be outputs."""
     return draw.choice(tuple(_tokens(draw).items()))
 
 
@@ -147,10 +175,17 @@ def other_activation(model: Any) -> None:
         layer.mlp.experts.act_fn = nn.GELU()
 
 
-def top_k_smaller(model: Any) -> None:
-    """One expert less for each token."""
+def coarse_router(model: Any) -> None:
+    """Logits of routers in steps of a half."""
     for layer in model.model.layers:
-        layer.mlp.gate.top_k -= 1
+        layer.mlp.gate.register_forward_hook(_in_steps)
+
+
+def _in_steps(router: Any, _: Any, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    logits = (outputs[0] * 2).round() / 2
+    weights, experts = torch.softmax(logits.float(), -1).topk(router.top_k, -1)
+    weights = weights / weights.sum(-1, keepdim=True) if router.norm_topk_prob else weights
+    return logits, weights.to(outputs[1].dtype), experts
 
 
 def older(model: Any) -> None:
@@ -179,5 +214,5 @@ def rolled_heads(model: Any) -> None:
 
 UNLISTED: Mapping[str, Patch] = {
     function.__name__: function
-    for function in (other_activation, top_k_smaller, older, faster_positions, centred_norms, rolled_heads)
+    for function in (other_activation, coarse_router, older, faster_positions, centred_norms, rolled_heads)
 }

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
@@ -19,12 +20,12 @@ WORDS = {
     "stale": "a part of the weights stale",
     "mistake": "a mistake in the model code that a file lists",
     "number": "a number other than the configuration's",
-    "tokens": "tokens left off or twice, packed without a mask, moved, truncated, keys and values of older weights",
+    "tokens": "tokens left off or twice, packed without a mask, moved, truncated, keys and values of older weights, a "
+    "mistake in decoding alone",
     "two": "stale weights and a mistake at once, at one side or at both",
     "unlisted": "a fault that no hypothesis is",
 }
-_WRONG_AT_MOST = 3.0
-"""With no event in n trials, its rate lies below 3 / n at 95 % (the rule of three)."""
+_LEVEL = 0.95
 
 
 def page(cases: Sequence[Mapping[str, Any]], seed: int) -> str:
@@ -34,7 +35,6 @@ def page(cases: Sequence[Mapping[str, Any]], seed: int) -> str:
 
 def _lines(cases: Sequence[Mapping[str, Any]], seed: int) -> Iterator[str]:
     wrong = sum(verdict(case) == WRONG for case in cases)
-    bound = f", so at most {_WRONG_AT_MOST / len(cases):.1%} at 95 %" if not wrong else ""
     day = f"{datetime.now(UTC):%Y-%m-%d}, on {cpu_name()}, {os.cpu_count()} cores, one thread"
     versions = f"torch {version('torch')}, transformers {version('transformers')}, Python {platform.python_version()}"
     yield "# The doctor, tried on planted faults\n"
@@ -42,7 +42,7 @@ def _lines(cases: Sequence[Mapping[str, Any]], seed: int) -> Iterator[str]:
     yield (
         f"{len(cases)} runs, seed {seed}, drawn after the method was fixed; "
         f"{statistics.median(case['seconds'] for case in cases):.0f} s for an examination in the middle. Wrong names: "
-        f"{wrong} of {len(cases)}{bound}.\n"
+        f"{_of(wrong, len(cases))}. In brackets: between which rates that lies at {_LEVEL:.0%} (Clopper and Pearson).\n"
     )
     yield (
         "In each run two models of transformers score 240 to 992 tokens, in batches and with attention kernels of "
@@ -76,4 +76,28 @@ def _row(words: str, cases: Sequence[Mapping[str, Any]]) -> str:
     right = sum(counts[name] for name in _RIGHT[cases[0]["kind"]]) if cases else 0
     others = {name: count for name, count in counts.items() if name != WRONG and name not in _RIGHT[cases[0]["kind"]]}
     rest = ", ".join(f"{count} {name}" for name, count in others.items()) or "-"
-    return f"| {words} | {len(cases)} | {right} | {counts[WRONG]} | {rest} |"
+    return f"| {words} | {len(cases)} | {_of(right, len(cases))} | {counts[WRONG]} | {rest} |"
+
+
+def _of(events: int, trials: int) -> str:
+    """`3 of 5 [15%, 95%]`; `-` without a trial."""
+    if not trials:
+        return "-"
+    tail = (1 - _LEVEL) / 2
+    low = 0.0 if not events else _root(lambda rate: 1 - _at_most(events - 1, trials, rate) - tail)
+    high = 1.0 if events == trials else _root(lambda rate: tail - _at_most(events, trials, rate))
+    return f"{events} of {trials} [{low:.0%}, {high:.0%}]"
+
+
+def _at_most(events: int, trials: int, rate: float) -> float:
+    """The probability of so many events or fewer."""
+    return sum(math.comb(trials, n) * rate**n * (1 - rate) ** (trials - n) for n in range(events + 1))
+
+
+def _root(of: Callable[[float], float]) -> float:
+    """Where a function of a rate that rises from below 0 is 0."""
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if of(middle) < 0 else (low, middle)
+    return low

@@ -10,8 +10,8 @@ import torch
 
 from moeparity.doctor.asks import asks
 from moeparity.doctor.case import Case, Tried
-from moeparity.doctor.evidence import Gathered
-from moeparity.doctor.evidence_lines import aside_lines, evidence_lines
+from moeparity.doctor.evidence import Files, Gathered
+from moeparity.doctor.evidence_lines import aside_lines, evidence_lines, lines_without_log
 from moeparity.doctor.hypotheses import AS_CONFIGURED
 from moeparity.doctor.judge import Difference, legal_sizes
 from moeparity.doctor.noise import noise
@@ -20,6 +20,7 @@ from moeparity.doctor.parting import parting
 from moeparity.doctor.report import BEYOND, Answer, Clue, Examination, Explanation, Record, Two
 from moeparity.doctor.standing import Standing, standing
 from moeparity.doctor.whereabouts import whereabouts
+from moeparity.metrics.interval import token_mean
 from moeparity.metrics.verdict import Interval
 from moeparity.search.blame import Blame, Part
 
@@ -103,12 +104,51 @@ def at_once(material: Gathered, clues: tuple[Clue, ...]) -> Examination:
     apart = Difference(d=torch.full(sequence.shape, torch.nan, dtype=torch.float64), sequence=sequence)
     if recorded.keys() == {"sampler", "trainer"}:
         apart = replace(apart, d=(recorded["sampler"] - recorded["trainer"])[of_log.mask])
-    size = apart.mean(apart.d.abs())
-    return Examination(
+    return _unsimulated(
         answer="found",
         blame=Blame(kind="one", named=causes(clues, ()), confidence="sure"),
         evidence=tuple(evidence_lines(material, {})),
         aside=tuple(aside_lines(material.evidence)),
+        clues=clues,
+        size=apart.mean(apart.d.abs()),
+        sequences=int(torch.unique(sequence).numel()),
+        tokens=sequence.numel(),
+    )
+
+
+def without_log(files: Files, clues: tuple[Clue, ...]) -> Examination:
+    """The examination of files without a log: what they tell by themselves."""
+    names = causes(clues, ())
+    ask = "a log of log-probabilities (docs/logs.md): it settles whether anything is wrong that these files do not show"
+    return _unsimulated(
+        answer="found" if names else "undecided",
+        blame=Blame(kind="one", named=names, confidence="sure") if names else Blame(kind="undecided", would_decide=ask),
+        evidence=tuple(lines_without_log(files)),
+        aside=tuple(aside_lines(files)),
+        clues=clues,
+        size=token_mean(torch.zeros(0), torch.zeros(0)),
+        asks=() if names else (ask,),
+    )
+
+
+def _unsimulated(
+    *,
+    answer: Answer,
+    blame: Blame,
+    evidence: tuple[str, ...],
+    aside: tuple[str, ...],
+    clues: tuple[Clue, ...],
+    size: Interval,
+    sequences: int = 0,
+    tokens: int = 0,
+    asks: tuple[str, ...] = (),
+) -> Examination:
+    """An examination without a simulation."""
+    return Examination(
+        answer=answer,
+        blame=blame,
+        evidence=evidence,
+        aside=aside,
         clues=clues,
         records=(),
         size=size,
@@ -119,9 +159,9 @@ def at_once(material: Gathered, clues: tuple[Clue, ...]) -> Examination:
         explanations=(),
         rivals=(),
         tried=0,
-        sequences=int(torch.unique(sequence).numel()),
-        tokens=sequence.numel(),
-        asks=(),
+        sequences=sequences,
+        tokens=tokens,
+        asks=asks,
     )
 
 

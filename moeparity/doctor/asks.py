@@ -14,11 +14,16 @@ _SETTLED = {"named", "as configured", "logged", "found"}
 
 def asks(case: Case, answer: Answer) -> Iterator[str]:
     """Nothing where the answer is clear. A side's record comes first, since it halves what may be wrong; then what
-    names tensors without a model of the run; then what shows values; then what narrows intervals.
+    names tensors without a model of the run; then what shows values; then what narrows intervals, which comes before
+    all where there is no interval.
     """
     if answer in _SETTLED:
         return
     evidence = case.evidence
+    more = "more sequences (--sequences, or a larger log): intervals are over sequences, and rivals part with more"
+    has_interval = math.isfinite(case.difference.mean(case.difference.d).high)
+    if not has_interval:
+        yield more
     for party in PARTIES:
         if party not in case.recorded:
             yield f"log-probabilities that the {party} recorded: they settle on which side it goes wrong"
@@ -43,5 +48,5 @@ def asks(case: Case, answer: Answer) -> Iterator[str]:
         )
     if case.of_log.tokens.routed_experts is None and answer != "noise":
         yield "routes in the log (routed experts of each token): they settle in which layer routing begins to differ"
-    if answer == "undecided" and not math.isinf(case.difference.mean(case.difference.d).high):
-        yield "more sequences (--sequences, or a larger log): intervals are over sequences, and rivals part with more"
+    if answer == "undecided" and has_interval:
+        yield more

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis, runnable
 from moeparity.doctor.noise import drawn
-from moeparity.doctor.readings import Cut, Packs, Prompts, Rows, Shift, Split
+from moeparity.doctor.readings import Alone, Cut, Packs, Prompts, Replay, Rows, Shift, Split
+from moeparity.doctor.routes import Flips, grafts, replayed
 from moeparity.doctor.scores import Run, scores
 from moeparity.doctor.tokens import prompts_of, rewritten, shifted
 from moeparity.inputs.model import Model
@@ -35,8 +36,8 @@ class Bench:
 
     bases: the plans with nothing wrong, by profile, as engines run them. exact: the same in fp32. Hypotheses run in
     fp32: what a mistake makes shows without the rounding noise of two simulations, which is as large as that of two
-    engines. steps: the recorded schedules of bases. scored: log P of all scored tokens in nats, fp64 [N], of what ran
-    so far.
+    engines. flips: what sees the routes of what has nothing wrong; None without recorded routes. steps: the recorded
+    schedules of bases. scored: log P of all scored tokens in nats, fp64 [N], of what ran so far.
     """
 
     model: Model
@@ -44,6 +45,7 @@ class Bench:
     bases: Mapping[str, BoundGraph]
     exact: Mapping[str, BoundGraph]
     progress: Callback | None
+    flips: Flips | None = None
     steps: Mapping[str, Schedule | MicroBatches] = field(default_factory=dict)
     scored: dict[Key, Tensor] = field(default_factory=dict)
 
@@ -58,7 +60,8 @@ class Bench:
         engines = {**self.bases, **drawn(of_whole_sequences)}
         plans = {Key(name, AS_RUN): Run(plan, self.steps.get(name)) for name, plan in engines.items()}
         exact = {Key(profile, AS_CONFIGURED.name): Run(plan) for profile, plan in self.exact.items()}
-        self.scored |= scores(self.model, self.tokens, plans | exact, self.progress)[0]
+        watching = () if self.flips is None else (self.flips,)
+        self.scored |= scores(self.model, self.tokens, plans | exact, self.progress, observers=watching)[0]
 
     @property
     def engines(self) -> list[Tensor]:
@@ -75,8 +78,7 @@ class Bench:
             plans = runnable(plain, self.exact[profile])
             for each in plain:
                 if each.name in plans:
-                    steps = each.reading.schedule(prompts) if isinstance(each.reading, Packs | Split) else None
-                    runs[Key(profile, each.name)] = Run(plans[each.name], steps)
+                    runs[Key(profile, each.name)] = self._run(each, plans[each.name], prompts)
             self._shift(hypotheses, profile)
             self._rewrite([each for each in hypotheses if isinstance(each.reading, Rows)], profile, prompts)
             if cuts:
@@ -85,6 +87,12 @@ class Bench:
         scored, masses = scores(self.model, self.tokens, runs, self.progress, by_key)
         self.scored |= scored
         self.scored |= {Key(key.profile, name): scored[key] - mass for (key, name), mass in masses.items()}
+
+    def _run(self, hypothesis: Hypothesis, plan: BoundGraph, prompts: Prompts) -> Run:
+        reading = hypothesis.reading
+        if isinstance(reading, Replay):
+            return Run(plan, grafts=grafts(replayed(self.tokens, reading), self.model.graph))
+        return Run(plan, reading.schedule(prompts) if isinstance(reading, Packs | Alone | Split) else None)
 
     def _cuts(self, hypotheses: Sequence[Hypothesis]) -> dict[str, Cut]:
         return {each.name: each.reading for each in hypotheses if isinstance(each.reading, Cut)}
@@ -117,6 +125,7 @@ class Bench:
             input_ids=tokens.input_ids[:sequences],
             loss_mask=tokens.loss_mask[:sequences],
             attention_mask=tokens.attention_mask[:sequences],
+            routed_experts=None if tokens.routed_experts is None else tokens.routed_experts[:sequences],
         )
         count = int(rows.loss_mask.sum())
         right = {key: x[:count] for key, x in self.scored.items() if key.hypothesis in {AS_RUN, AS_CONFIGURED.name}}

@@ -16,9 +16,10 @@ from moeparity.doctor.evidence import Batch, Evidence, Gathered, find, gathered
 from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis
 from moeparity.doctor.judge import Difference
 from moeparity.doctor.report import Clue, Party
+from moeparity.doctor.routes import Flips, misfit
 from moeparity.doctor.steps import recorded_steps
 from moeparity.errors import CheckpointError, GraphError, SpecError, Where
-from moeparity.inputs.model import Model, checked_tokens, open_model
+from moeparity.inputs.model import Model, open_model
 from moeparity.inputs.tokens.tokenset import TokenSet
 from moeparity.inputs.weights.checkpoint import Checkpoint
 from moeparity.inputs.weights.fit import check
@@ -32,6 +33,8 @@ from moeparity.progress import Callback
 LEGAL = ("hf-eager", "vllm", "megatron")
 """Profiles of engines that make no mistake; what lies between two of them is noise."""
 SEQUENCES = 64
+_SAME = 1e-4
+"""Nats: two fp32 simulations of one model, in other orders, lie no further apart at any token."""
 _IN_STEPS: tuple[Phase, ...] = (FORWARD, "prefill", "chunk")
 
 
@@ -109,10 +112,18 @@ class Case:
                 runs.append(Tried(hypothesis, None, legal))
                 continue
             for party in self.recorded:
-                if Key(self.request.profile(party), hypothesis.name) in self.bench.scored:
-                    wrong = self._scored(party, hypothesis.name) - self._scored(party, AS_CONFIGURED.name)
+                keys = [Key(self.profile_in_fp32(party), name) for name in (hypothesis.name, AS_CONFIGURED.name)]
+                if keys[0] in self.bench.scored:
+                    wrong = (self.bench.scored[keys[0]] - self.bench.scored[keys[1]])[self.mask]
                     runs.append(Tried(hypothesis, party, legal + (wrong if party == "sampler" else -wrong)))
         return runs
+
+    def profile_in_fp32(self, party: Party) -> str:
+        """The profile under which hypotheses about a party run: the trainer's for both, if without rounding the two
+        sides compute the same.
+        """
+        is_same = float(self.exact_difference.abs().max()) < _SAME
+        return self.request.profile("trainer" if is_same else party)
 
     @property
     def legal_difference(self) -> Tensor:
@@ -146,7 +157,7 @@ class Case:
 
     def simulated(self, hypotheses: Sequence[Hypothesis], party: Party) -> list[Tried]:
         """Those of the hypotheses that can be run, run for a party."""
-        self.bench.score(hypotheses, [self.request.profile(party)])
+        self.bench.score(hypotheses, [self.profile_in_fp32(party)])
         return [each for each in self.tried(hypotheses) if each.party == party]
 
     def _scored(self, party: Party, name: str) -> Tensor:
@@ -162,14 +173,13 @@ def gather(request: Request) -> Gathered:
 def opened(request: Request, material: Gathered, progress: Callback | None = None) -> Case:
     """The case of some evidence, with every profile simulated as configured.
 
-    Raises MoeparityError for evidence that can't be used: tokens outside the vocabulary, or named profiles that do not
-    fit the model.
+    Raises MoeparityError for evidence that can't be used, such as named profiles that do not fit the model.
     """
     evidence, of_log = material.evidence, material.of_log
     model = open_model(evidence.checkpoint, device=request.device, progress=progress)
     if evidence.previous is not None:
         _refuse_unfit(evidence.previous, model)
-    tokens = _on_device(of_log.tokens, model, Where(evidence.logs[0]))
+    tokens = _on_device(of_log.tokens, model)
     profiles: dict[Party, str | None] = {"sampler": request.sampler, "trainer": request.trainer}
     of_party, aside = engines(profiles, evidence.launches, evidence.checkpoint, model.graph, model.dtype)
     evidence = replace(evidence, strangers=(*evidence.strangers, *aside))
@@ -200,7 +210,12 @@ def _bench(
     schedules: dict[str, Schedule | MicroBatches] = {}
     if steps is not None:
         bases[sampler.name], schedules[sampler.name] = steps
-    return Bench(model, tokens, bases, exact, progress, schedules), of_party, (note,) if note else ()
+    flips, unfit = None, misfit(tokens, model.graph, Where(evidence.logs[0]))
+    if tokens.routed_experts is not None and not unfit:
+        legal = [(Key(name, AS_RUN), name) for name in LEGAL if name in bases][:2]
+        name = of_party["sampler"].name
+        flips = Flips(tokens.routed_experts, (Key(name, AS_RUN), name), legal)
+    return Bench(model, tokens, bases, exact, progress, flips, schedules), of_party, tuple(filter(None, (note, unfit)))
 
 
 def _legal(parties: Mapping[str, Engine], model: Model, rules: tuple[Rule, ...]) -> dict[str, Engine]:
@@ -258,11 +273,10 @@ def _refuse_unfit(previous: Path, model: Model) -> None:
     check(Checkpoint(previous, None), model.graph)
 
 
-def _on_device(tokens: TokenSet, model: Model, where: Where) -> TokenSet:
-    """The tokens on the model's device, checked against its vocabulary."""
+def _on_device(tokens: TokenSet, model: Model) -> TokenSet:
     return replace(
         tokens,
-        input_ids=checked_tokens(tokens.input_ids, model, str(where)),
+        input_ids=tokens.input_ids.to(model.device),
         loss_mask=tokens.loss_mask.to(model.device),
         attention_mask=tokens.attention_mask.to(model.device),
     )

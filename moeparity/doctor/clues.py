@@ -11,7 +11,7 @@ from moeparity import paths
 from moeparity.bisection.init.launched import other_functions
 from moeparity.doctor.case import Case
 from moeparity.doctor.engines import BY_DEFAULT, HERE
-from moeparity.doctor.evidence import Evidence
+from moeparity.doctor.evidence import Files
 from moeparity.doctor.judge import legal_sizes
 from moeparity.doctor.report import BEYOND, PARTIES, Clue
 from moeparity.errors import MoeparityError, counted, display_path
@@ -30,7 +30,7 @@ _MOMENT = re.compile(rf"(?:{_AT_START}|call-(\d+))")
 """The folders into which a guard writes what a job held, at first and after each update."""
 
 
-def of_files(evidence: Evidence, progress: Callback | None = None) -> Iterator[Clue]:
+def of_files(evidence: Files, progress: Callback | None = None) -> Iterator[Clue]:
     """What needs no simulation, the cheapest first. A damaged file is told of, and hides no other."""
     for folder in evidence.adapters:
         yield _of_adapter(folder)
@@ -115,9 +115,11 @@ def _of_journals(folder: Path) -> Clue:
     return Clue(says=f"{name}: journals of {ranks}, in step as far as they go{missing}")
 
 
-def _of_fingerprint(path: Path, checkpoint: Path, previous: Path | None, progress: Callback | None) -> Clue:
+def _of_fingerprint(path: Path, checkpoint: Path | None, previous: Path | None, progress: Callback | None) -> Clue:
     """Which tensors that a program held are not the checkpoint's, and whether they are those before the update."""
     name = display_path(path)
+    if checkpoint is None:
+        return Clue(says=f"{name}: a fingerprint of weights; --checkpoint names the weights to which it is held")
     try:
         fingerprint = open_weights(path)
         cast = fingerprint.by_rank[0].cast or None

@@ -17,7 +17,9 @@ from moeparity.inputs.tokens.tokenset import TokenSet
 from moeparity.logs.opening import Log, open_sampled
 from moeparity.logs.opening import open as open_both
 from moeparity.logs.record import Sampling
+from moeparity.logs.record import Sequence as Logged
 from moeparity.logs.tokens import refuse_without_prompt, routes_shape, tokens_of
+from moeparity.plan.config import Config
 
 _PREVIOUS = "previous"
 _DEEPEST = 4
@@ -33,19 +35,16 @@ class Stranger:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """The evidence, by what it was taken for.
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """Files and folders, by what they were taken for.
 
-    logs: files with log-probabilities of the sampler, or of both sides. trainer_logs: files of the trainer's alone,
-    joined to them by id. checkpoint: the folder of the weights that both sides were to have. previous: that of the
-    weights before an update; None if there is none. launches: files that start an engine, or in which one wrote what it
-    resolved. schedules: a server's steps. journals: folders of ranks' journals. strangers: what is not used.
+    checkpoint: the folder of the weights that both sides were to have. previous: that of the weights before an update.
+    launches: files that start an engine, or in which one wrote what it resolved. schedules: a server's steps. journals:
+    folders of ranks' journals. strangers: what is not used.
     """
 
-    logs: tuple[Path, ...]
-    trainer_logs: tuple[Path, ...] = ()
-    checkpoint: Path
+    checkpoint: Path | None
     previous: Path | None
     launches: tuple[Path, ...] = ()
     schedules: tuple[Path, ...] = ()
@@ -55,11 +54,33 @@ class Evidence:
     adapters: tuple[Path, ...] = ()
     strangers: tuple[Stranger, ...] = ()
 
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence(Files):
+    """Files with a log among them.
+
+    logs: files with log-probabilities of the sampler, or of both sides. trainer_logs: files of the trainer's alone,
+    joined to them by id. sequences: how many the logs hold.
+    """
+
+    checkpoint: Path
+    logs: tuple[Path, ...]
+    sequences: int
+    trainer_logs: tuple[Path, ...] = ()
+
     def opened(self) -> Log:
         """The logs, streamed. Raises LogError."""
         if self.trainer_logs:
             return open_both(self.logs, trainer=self.trainer_logs, partial=True)
         return open_sampled(self.logs)
+
+
+class NoLogError(MoeparityError):
+    """There is no log among these files; some of them may tell something all the same."""
+
+    def __init__(self, message: str, files: Files) -> None:
+        super().__init__(message)
+        self.files = files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +134,8 @@ def find(
     """Sort files and folders by their contents.
 
     Of a folder that is nothing by itself, each file and each folder in it is looked at. A checkpoint in a folder called
-    `previous` is the one before the update. What is of no use is put aside with its reason. Raises MoeparityError if
-    there is no log, no checkpoint, or more than one that could be meant.
+    `previous` is the one before the update. What is of no use is put aside with its reason. Raises NoLogError without a
+    log, CheckpointError if there is no checkpoint, or more than one that could be meant.
     """
     by_kind: dict[Kind, list[Path]] = {}
     strangers: list[Stranger] = []
@@ -125,14 +146,9 @@ def find(
             strangers.append(Stranger(path, str(kind)))
     of_trainer = {path.resolve() for path in trainer_logs}
     logs = [path for path in by_kind.get("log", []) if path.resolve() not in of_trainer]
-    if not logs:
-        raise MoeparityError(_no_log(places, strangers))
-    logs, unsound = (logs, []) if trainer_logs else _sound(logs)
-    current, before = _checkpoints(by_kind.get("checkpoint", []), checkpoint, previous)
-    return Evidence(
-        logs=tuple(logs),
-        trainer_logs=tuple(trainer_logs),
-        checkpoint=current,
+    others, before = _checkpoints(by_kind.get("checkpoint", []), checkpoint, previous)
+    files = Files(
+        checkpoint=others[0] if len(others) == 1 else None,
         previous=before,
         launches=tuple(by_kind.get("launch", [])),
         schedules=tuple(by_kind.get("schedule", [])),
@@ -140,8 +156,20 @@ def find(
         fingerprints=tuple(by_kind.get("fingerprint", [])),
         journals=tuple(dict.fromkeys(path.parent for path in by_kind.get("journal", []))),
         adapters=tuple(by_kind.get("adapter", [])),
-        strangers=(*strangers, *unsound),
+        strangers=tuple(strangers),
     )
+    if not logs:
+        raise NoLogError(_no_log(places, strangers), files)
+    current = _only(others)
+    sound, unsound = _sound(logs, current)
+    of_logs = {
+        "checkpoint": current,
+        "logs": tuple(log.path for log in sound),
+        "sequences": sum(len(log.ids) for log in sound),
+        "trainer_logs": tuple(trainer_logs),
+        "strangers": (*strangers, *unsound),
+    }
+    return Evidence(**vars(files) | of_logs)
 
 
 def _looked_at(places: Sequence[Path]) -> Iterator[tuple[Path, Kind | MoeparityError]]:
@@ -201,20 +229,22 @@ class _Read:
     shapes: frozenset[tuple[int, ...]]
 
 
-def _sound(logs: Sequence[Path]) -> tuple[list[Path], list[Stranger]]:
-    """The logs that can be read to their ends and are of one run, by the ids of their sequences and the shape of their
-    routes; of two of the same sequences that of both sides. Raises LogError if none can.
+def _sound(logs: Sequence[Path], checkpoint: Path) -> tuple[list[_Read], list[Stranger]]:
+    """The logs that can be read to their ends, hold tokens of the checkpoint's vocabulary and are of one run, by the
+    ids of their sequences and the shape of their routes; of two of the same sequences that of both sides. Raises
+    LogError if there is none, CheckpointError without a vocabulary.
     """
+    vocabulary = int(Config(checkpoint / "config.json")["vocab_size"])
     whole: list[_Read] = []
     aside: list[Stranger] = []
     for path in logs:
         try:
-            whole.append(_read(path))
+            whole.append(_read(path, checkpoint, vocabulary))
         except LogError as error:
             aside.append(Stranger(path, str(error)))
     if not whole:
         raise LogError("\n".join(each.reason for each in aside))
-    sound: list[Path] = []
+    sound: list[_Read] = []
     owners: dict[str, Path] = {}
     shapes: frozenset[tuple[int, ...]] = frozenset()
     for log in sorted(whole, key=lambda log: not log.two_sided):
@@ -222,27 +252,46 @@ def _sound(logs: Sequence[Path]) -> tuple[list[Path], list[Stranger]]:
         if common is not None:
             aside.append(Stranger(log.path, _double(log.path, common, owners[common])))
         elif len(shapes | log.shapes) > 1:
-            aside.append(Stranger(log.path, f"{Where(log.path)}: its routes are of another shape than {sound[0]}'s"))
+            aside.append(
+                Stranger(log.path, f"{Where(log.path)}: its routes are of another shape than {sound[0].path}'s")
+            )
         else:
-            sound.append(log.path)
+            sound.append(log)
             owners |= dict.fromkeys(log.ids, log.path)
             shapes |= log.shapes
     return sound, aside
 
 
-def _read(path: Path) -> _Read:
+def _read(path: Path, checkpoint: Path, vocabulary: int) -> _Read:
     """Raises LogError for a log that cannot be scored."""
     ids: list[str] = []
     shapes: set[tuple[int, ...]] = set()
     two_sided = False
     for sequence in open_sampled([path]):
         refuse_without_prompt(sequence)
+        _refuse_unknown_tokens(sequence, checkpoint, vocabulary)
         ids.append(sequence.id)
         two_sided |= sequence.trainer is not None
         shapes |= {shape for shape in (routes_shape(sequence),) if shape is not None}
     if len(shapes) > 1:
         raise LogError(f"{Where(path)}: its routes are of several shapes; expected [layers, top_k], the same of all.")
     return _Read(path, tuple(ids), two_sided, frozenset(shapes))
+
+
+def _refuse_unknown_tokens(sequence: Logged, checkpoint: Path, vocabulary: int) -> None:
+    """Raises LogError for a token, or a pad beside the tokens, that the model has no embedding of."""
+    ids = (
+        sequence.token_ids
+        if sequence.pads is None
+        else torch.cat([sequence.token_ids, torch.tensor([sequence.pads.id])])
+    )
+    unknown = ids[(ids < 0) | (ids >= vocabulary)]
+    if unknown.numel():
+        raise LogError(
+            f"{sequence.where}: sequence {sequence.id} holds the token id {int(unknown[0])}; expected ids of the "
+            f"vocabulary of {display_path(checkpoint)}, 0..{vocabulary - 1}. Give the log of a run of this model, or "
+            "that run's weights as --checkpoint."
+        )
 
 
 def _double(path: Path, sequence: str, owner: Path) -> str:
@@ -252,16 +301,21 @@ def _double(path: Path, sequence: str, owner: Path) -> str:
     )
 
 
-def _checkpoints(folders: Sequence[Path], checkpoint: Path | None, previous: Path | None) -> tuple[Path, Path | None]:
-    """The weights that both sides were to have, and those before the update."""
+def _checkpoints(
+    folders: Sequence[Path], checkpoint: Path | None, previous: Path | None
+) -> tuple[list[Path], Path | None]:
+    """The folders that may be the weights that both sides were to have, and those before the update."""
     others = [folder for folder in folders if folder not in (checkpoint, previous)]
     if previous is None:
         previous = next((folder for folder in others if folder.name == _PREVIOUS), None)
         others = [folder for folder in others if folder != previous]
-    if checkpoint is not None:
-        return checkpoint, previous
+    return others if checkpoint is None else [checkpoint], previous
+
+
+def _only(others: Sequence[Path]) -> Path:
+    """The one that both sides were to have. Raises CheckpointError if there is none, or more than one."""
     if len(others) == 1:
-        return others[0], previous
+        return others[0]
     if not others:
         raise CheckpointError(
             "doctor: no checkpoint. Give the folder of the weights that both sides were to have (config.json and "

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from moeparity.doctor.engines import Engine
-from moeparity.doctor.evidence import Evidence, Gathered
+from moeparity.doctor.evidence import Files, Gathered
 from moeparity.doctor.report import PARTIES, Party
 from moeparity.errors import counted, display_path
 from moeparity.output.words import enumerated, few
@@ -18,11 +18,14 @@ _ASIDE = 4
 def evidence_lines(material: Gathered, engines: Mapping[Party, Engine]) -> Iterator[str]:
     """The tokens and who recorded them; the weights; the engines, if anything was simulated."""
     evidence, of_log = material.evidence, material.of_log
-    sequences = counted(int(torch.unique(of_log.sequence).numel()), "sequence")
+    used = int(torch.unique(of_log.sequence).numel())
+    sequences = counted(evidence.sequences, "sequence")
+    if used < evidence.sequences:
+        sequences = f"{used:,} of {sequences}, the first that every side scored"
     logs = few([display_path(path) for path in (*evidence.logs, *evidence.trainer_logs)], 2)
     routes = "" if of_log.tokens.routed_experts is None else ", with routes"
-    tokens, parties = int(of_log.mask.sum()), enumerated([*of_log.recorded])
-    yield f"{logs}: {tokens:,} tokens of {sequences}, recorded by {parties}{routes}"
+    tokens, parties = counted(int(of_log.mask.sum()), "token"), enumerated([*of_log.recorded])
+    yield f"{logs}: {tokens} of {sequences}, recorded by {parties}{routes}"
     before = (
         "no checkpoint of the weights before the update"
         if evidence.previous is None
@@ -33,7 +36,16 @@ def evidence_lines(material: Gathered, engines: Mapping[Party, Engine]) -> Itera
         yield "; ".join(f"{party}: {engines[party].name} {engines[party].by}" for party in PARTIES)
 
 
-def aside_lines(evidence: Evidence) -> Iterator[str]:
+def lines_without_log(files: Files) -> Iterator[str]:
+    """What there is beside a log, and the weights, if anything is held to them."""
+    kinds = {"trace": files.traces, "fingerprint of weights": files.fingerprints, "folder of journals": files.journals}
+    there = [display_path(path) + f": a {kind}" for kind, paths in kinds.items() for path in paths]
+    yield f"no log of log-probabilities; {few(there, _ASIDE)}"
+    if files.checkpoint is not None:
+        yield f"{display_path(files.checkpoint)}: the weights that a program was to have"
+
+
+def aside_lines(evidence: Files) -> Iterator[str]:
     """What is not used, each with its reason; of many the first."""
     for stranger in evidence.strangers[:_ASIDE]:
         # What else the reader of such a file expected is of use to who meant to give one.

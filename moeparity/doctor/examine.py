@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from moeparity.doctor.answer import answered, at_once, causes, explains_all, of_other_weights
+from moeparity.doctor.answer import answered, at_once, causes, explains_all, of_other_weights, without_log
 from moeparity.doctor.case import Case, Request, Tried, gather, opened
 from moeparity.doctor.clues import of_engines, of_files
+from moeparity.doctor.engines import DEFAULTS
+from moeparity.doctor.evidence import NoLogError
 from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis, coarse, parts
 from moeparity.doctor.judge import Difference
-from moeparity.doctor.misread import misread
+from moeparity.doctor.misread import in_one_phase, misread, replays
 from moeparity.doctor.numbers import Family, families
 from moeparity.doctor.report import Examination
 from moeparity.doctor.routes import of_routes
 from moeparity.doctor.solve import with_numbers
 from moeparity.doctor.standing import standing
-from moeparity.doctor.traces import with_traces
+from moeparity.doctor.traces import of_traces, with_traces
 from moeparity.logs.log_files import Opening, measure_files
 from moeparity.logs.request import Request as LogRequest
 from moeparity.progress import Callback
@@ -34,15 +36,23 @@ _CLEAR = 0.99
 def examine(request: Request, progress: Callback | None = None) -> Examination:
     """The cause of the difference between what a sampler and a trainer recorded of the same tokens.
 
-    If one of them recorded nothing, it is taken as its profile computes it. Raises MoeparityError for evidence that
-    can't be used.
+    If one of them recorded nothing, it is taken as its profile computes it. Without a log other files are asked what
+    they tell by themselves. Raises MoeparityError for evidence that can't be used.
     """
-    material = gather(request)
+    try:
+        material = gather(request)
+    except NoLogError as error:
+        files = error.files
+        if not (files.traces or files.fingerprints or files.journals):
+            raise
+        early = tuple(of_files(files, progress))
+        traced = () if causes(early, ()) else tuple(of_traces(files, DEFAULTS["trainer"], progress))
+        return without_log(files, (*early, *traced))
     early = tuple(of_files(material.evidence, progress))
     if causes(early, ()) and not request.every:
         return at_once(material, early)
     case = opened(request, material, progress)
-    case = replace(case, clues=(*of_engines(case), *of_routes(case, progress), *early))
+    case = replace(case, clues=(*of_engines(case), *of_routes(case.bench.flips), *early))
     tried = case.tried([AS_CONFIGURED])
     logged = _named_by_log(case)
     if of_other_weights(case):
@@ -50,7 +60,7 @@ def examine(request: Request, progress: Callback | None = None) -> Examination:
     if (causes(case.clues, logged) or _is_clear(case)) and not request.every:
         return answered(case, tried, logged)
     graph, previous = case.bench.model.graph, case.evidence.previous
-    tried += _refined(case, [each for each in coarse(graph, previous) if each is not AS_CONFIGURED])
+    tried += _refined(case, [each for each in coarse(graph, previous) if each is not AS_CONFIGURED], {})
     if request.every or not explains_all(case, tried):
         tried += _further(case, tried)
     return with_traces(answered(case, tried, logged), case, progress)
@@ -66,38 +76,42 @@ def _further(case: Case, tried: Sequence[Tried]) -> list[Tried]:
     all.
     """
     graph, previous = case.bench.model.graph, case.evidence.previous
-    with_open_number = {of.name: of for of in _families(case)}
-    members = [member for family in with_open_number.values() for member in family.members()]
-    new = _refined(case, [*members, *misread(graph, previous, case.bench.prompts)])
+    whole = [*_families(case)]
+    with_open_number = {of.name: of for family in whole for of in (family, *family.parts(graph))}
+    members = [member for family in whole for member in family.members()]
+    replaying = () if case.bench.flips is None else replays(case.bench.prompts, case.bench.flips.recorded.shape[2])
+    read = [*misread(graph, previous, case.bench.prompts), *replaying]
+    new = _refined(case, [*members, *read], with_open_number)
     new += with_numbers(case, [*tried, *new], with_open_number)
-    return [*new, *_beside_best(case, [*tried, *new])]
+    return [*new, *_beside_best(case, [*tried, *new], with_open_number)]
 
 
-def _refined(case: Case, hypotheses: list[Hypothesis]) -> list[Tried]:
-    """The hypotheses, and the parts of those that lead, and the parts of these."""
+def _refined(case: Case, hypotheses: list[Hypothesis], of_name: Mapping[str, Family]) -> list[Tried]:
+    """The hypotheses, and the parts of those that lead, and the parts of these. of_name: families with a number."""
     tried: list[Tried] = []
     for _ in range(_ROUNDS):
         new = _run(case, hypotheses)
         tried += new
-        hypotheses = _parts_of_best(case, case.difference, new)
+        hypotheses = _parts_of_best(case, case.difference, new, of_name)
         if not hypotheses:
             break
     return tried
 
 
 def _run(case: Case, hypotheses: Sequence[Hypothesis]) -> list[Tried]:
-    case.bench.score(hypotheses, [case.request.profile(party) for party in case.recorded])
+    case.bench.score(hypotheses, [case.profile_in_fp32(party) for party in case.recorded])
     return case.tried(hypotheses)
 
 
-def _beside_best(case: Case, tried: Sequence[Tried]) -> list[Tried]:
+def _beside_best(case: Case, tried: Sequence[Tried], of_name: Mapping[str, Family]) -> list[Tried]:
     """Parts of the hypotheses that explain most of what the best one leaves: what may be wrong beside it."""
     first = standing(case, tried).first
     remainder = replace(case.difference, d=case.difference.d - (first.simulated - case.legal_difference))
     new: list[Tried] = []
     for _ in range(_ROUNDS - 1):
         names = {each.hypothesis.name for each in (*tried, *new)}
-        hypotheses = [each for each in _parts_of_best(case, remainder, new or tried) if each.name not in names]
+        best = _parts_of_best(case, remainder, new or tried, of_name)
+        hypotheses = [each for each in best if each.name not in names]
         if not hypotheses:
             break
         new += _run(case, hypotheses)
@@ -109,12 +123,22 @@ def _families(case: Case) -> Iterator[Family]:
     return families(case.bench.model.graph, tokens.input_ids.shape[1], padded=tokens.pads > 0)
 
 
-def _parts_of_best(case: Case, difference: Difference, tried: Sequence[Tried]) -> list[Hypothesis]:
-    """The parts of the hypotheses that explain most of a difference if they may be scaled."""
+def _parts_of_best(
+    case: Case, difference: Difference, tried: Sequence[Tried], of_name: Mapping[str, Family]
+) -> list[Hypothesis]:
+    """The parts of the hypotheses that explain most of a difference if they may be scaled; those of one with a number
+    have this number, and may be solved for others.
+    """
     graph, previous = case.bench.model.graph, case.evidence.previous
-    best = difference.leading([each.simulated for each in tried])[:_REFINED]
-    all_parts = (part for index in best for part in parts(tried[index].hypothesis, graph, previous))
-    return list({part.name: part for part in all_parts}.values())
+    best = [tried[index].hypothesis for index in difference.leading([each.simulated for each in tried])[:_REFINED]]
+    all_parts: dict[str, Hypothesis] = {}
+    for each in best:
+        if each.number is not None and each.family in of_name:
+            new = [part.at(each.number.value) for part in of_name[each.family].parts(graph)]
+        else:
+            new = [*parts(each, graph, previous), *in_one_phase(each, case.bench.prompts)]
+        all_parts |= {part.name: part for part in new}
+    return list(all_parts.values())
 
 
 def _named_by_log(case: Case) -> tuple[str, ...]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from moeparity.doctor.readings import Reading
 from moeparity.errors import MoeparityError
 from moeparity.ops.attribute import Value
+from moeparity.plan.address import role
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.changed import with_planted_in
 from moeparity.plan.faults.apply import experts_of
@@ -104,23 +105,46 @@ def coarse(graph: Graph, previous: Path | None) -> Iterator[Hypothesis]:
 
 
 def parts(of: Hypothesis, graph: Graph, previous: Path | None) -> Iterator[Hypothesis]:
-    """Parts of a hypothesis: of several nodes those of one layer, those of one kind, and each alone; of one node of
-    experts each expert.
+    """Parts of a hypothesis without a number: of several nodes those of one layer, those of one kind, and each alone;
+    of one node of experts with stale weights each expert.
     """
-    by_name = {node.name: node for node in graph.nodes}
-    if previous is None or not of.plants or of.plants[0].fault.name != STALE:
+    if not of.plants or of.reading is not None or of.number is not None:
         return
-    nodes = [by_name[plant.node] for plant in of.plants]
+    stale_as = previous if of.plants[0].fault.name == STALE else None
+    nodes = nodes_of(graph, [plant.node for plant in of.plants])
     if len(nodes) > _ALONE:
-        for says, group in _groups(nodes):
-            if len(group) < len(nodes):
-                yield _of_nodes(f"weights of {says}", group, previous)
-    elif _sits(graph, nodes[0], STALE_EXPERT):
-        yield from (_expert(nodes[0], expert, previous) for expert in range(experts_of(nodes[0])))
+        for says, group in groups(nodes):
+            yield _at(of, says, group) if stale_as is None else _of_nodes(f"weights of {says}", group, stale_as)
+    elif stale_as is not None and _sits(graph, nodes[0], STALE_EXPERT):
+        yield from (_expert(nodes[0], expert, stale_as) for expert in range(experts_of(nodes[0])))
+
+
+def _at(of: Hypothesis, says: str, nodes: Sequence[Node]) -> Hypothesis:
+    """The hypothesis at some of its nodes."""
+    names = {node.name for node in nodes}
+    return replace(
+        of,
+        name=f"{of.name} of {says}",
+        says=f"{of.says}, at {says}",
+        plants=tuple(plant for plant in of.plants if plant.node in names),
+        plainness=of.plainness + 1,
+    )
+
+
+def nodes_of(graph: Graph, names: Iterable[str]) -> list[Node]:
+    """The nodes of these names."""
+    by_name = {node.name: node for node in graph.nodes}
+    return [by_name[name] for name in names]
+
+
+def groups(nodes: Sequence[Node]) -> Iterator[tuple[str, list[Node]]]:
+    """Parts of several nodes that one part of a program computes, with what to call them."""
+    for says, group in _groups(nodes):
+        if len(group) < len(nodes):
+            yield says, group
 
 
 def _groups(nodes: Sequence[Node]) -> Iterator[tuple[str, list[Node]]]:
-    """Nodes that a part of a program would leave stale together, with what to call them."""
     layers = sorted({node.layer for node in nodes if node.layer is not None})
     for layer in layers:
         of_layer = [node for node in nodes if node.layer == layer]
@@ -130,6 +154,10 @@ def _groups(nodes: Sequence[Node]) -> Iterator[tuple[str, list[Node]]]:
         of_kind = [node for node in nodes if pattern.search(node.name)]
         if len(of_kind) > _ALONE:
             yield f"{says} of {'all layers' if len(layers) > _ALONE else f'layer {layers[0]}'}", of_kind
+    for says in dict.fromkeys(role(node.name) for node in nodes):
+        of_role = [node for node in nodes if role(node.name) == says]
+        if len(of_role) > _ALONE:
+            yield says, of_role
     for node in nodes:
         yield node.name, [node]
 

@@ -5,16 +5,23 @@ recorded beside the wrong token or of a truncated distribution.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from moeparity.doctor.hypotheses import Hypothesis, Number, Plant, weighted
-from moeparity.doctor.readings import Cut, Packs, Prompts, Rows, Shift, Split
+from moeparity.doctor.hypotheses import STALE, STALE_EXPERT, Hypothesis, Number, Plant, weighted
+from moeparity.doctor.readings import Cut, Packs, Prompts, Replay, Rows, Shift, Split
+from moeparity.errors import counted
 from moeparity.plan.faults.reader import shipped_faults
 from moeparity.plan.graph import Graph
+from moeparity.plan.schedule.steps import Phase
 
 _DROPPED = (1, 2, 3, 4, 8)
 _PACKED = (2, 4, 8)
+_LONG = 4
+"""Tokens of a prompt from which on it tells prompts from responses."""
 _SHIFTS = (-2, -1, 1, 2)
+_PREFIXES = sorted(share << power for power in range(1, 12) for share in (2, 3))
+"""Powers of two and what lies between two of them: a prefix cache holds whole blocks."""
 _CUTS: dict[str, tuple[float, ...]] = {
     "top_k": (5, 10, 20, 40, 50, 100),
     "top_p": (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99),
@@ -32,7 +39,49 @@ def misread(graph: Graph, previous: Path | None, prompts: Prompts) -> Iterator[H
     for by, values in _CUTS.items():
         yield from (_cut(by, value) for value in values)
     if prompts.shortest > 1:
-        yield from _in_two_steps(graph, previous)
+        yield from _in_two_steps(graph)
+    if previous is not None:
+        yield from _older(graph, previous, prompts)
+
+
+def in_one_phase(of: Hypothesis, prompts: Prompts) -> Iterator[Hypothesis]:
+    """A mistake in the model code in one of two steps alone, where prompts are long enough to tell."""
+    is_stale = any(plant.fault.name in {STALE, STALE_EXPERT} for plant in of.plants)
+    is_mistake = of.plants and not is_stale and of.reading is None and of.number is None
+    phases: tuple[tuple[Phase, str], ...] = (("prefill", "prompts"), ("chunk", "decoding"))
+    for phase, says in phases if is_mistake and prompts.shortest >= _LONG else ():
+        yield replace(
+            of,
+            name=f"{of.name} in {says} alone",
+            says=f"{of.says}, in {says} alone",
+            plants=tuple(replace(plant, phase=phase) for plant in of.plants),
+            plainness=of.plainness + 1,
+            reading=Split(),
+        )
+
+
+def replays(prompts: Prompts, layers: int) -> Iterator[Hypothesis]:
+    """Routers that take over the log's routes, as they stand there or at another place; `layers` are those recorded."""
+    advice = "align the routes that it replays with its own tokens and MoE layers"
+    meant = "nothing, if it is to replay routes; else switch the replay off"
+    yield _replay("replayed routes", "took over the experts that the log has", Replay(), meant)
+    for by in _SHIFTS:
+        place = f"{counted(abs(by), 'token')} {'before' if by < 0 else 'behind'}"
+        says = f"took over the experts of the token {abs(by)} {'before' if by < 0 else 'behind'} each"
+        yield _replay(f"replayed routes of {place}", says, Replay(tokens=by), advice)
+    for by in (-1, 1) if layers > 1 else ():
+        place = "before" if by < 0 else "behind"
+        says = f"took over the experts of the MoE layer {place} each"
+        yield _replay(f"replayed routes of the layer {place}", says, Replay(layers=by), advice)
+    if len({prompts.grid.tokens(row) for row in range(prompts.grid.sequences)}) > 1:
+        for by in (-1, 1):
+            side = "left" if by < 0 else "right"
+            says = f"took over the experts of rows padded on the {side} for rows padded on the other side"
+            yield _replay(f"replayed routes of rows padded on the {side}", says, Replay(pads=by), advice)
+
+
+def _replay(name: str, says: str, reading: Replay, change: str) -> Hypothesis:
+    return Hypothesis(name=name, says=says, change=change, reading=reading)
 
 
 def _rows(prompts: Prompts) -> Iterator[Hypothesis]:
@@ -90,7 +139,7 @@ def _cut(by: str, value: float) -> Hypothesis:
     )
 
 
-def _in_two_steps(graph: Graph, previous: Path | None) -> Iterator[Hypothesis]:
+def _in_two_steps(graph: Graph) -> Iterator[Hypothesis]:
     offset = shipped_faults()["rope-offset"]
     rotary = [node.name for node in graph.nodes if node.op.name in offset.spec.sits.op]
     for by in _SHIFTS if rotary else ():
@@ -102,14 +151,29 @@ def _in_two_steps(graph: Graph, previous: Path | None) -> Iterator[Hypothesis]:
             reading=Split(),
             number=Number(family="positions of the response", name="by", value=by),
         )
-    if previous is not None:
-        fault = shipped_faults()["weights-of-another-checkpoint"]
-        values = (("checkpoint", str(previous)),)
-        names = [node.name for node in weighted(graph)]
+
+
+def _older(graph: Graph, previous: Path, prompts: Prompts) -> Iterator[Hypothesis]:
+    """The prompt, or so many of the first tokens, computed with the weights before the update."""
+    fault = shipped_faults()[STALE]
+    values = (("checkpoint", str(previous)),)
+    plants = tuple(Plant(node=n.name, fault=fault, values=values, phase="prefill") for n in weighted(graph))
+    change = "clear the prefix cache and all keys and values when weights change"
+    if prompts.shortest > 1:
         yield Hypothesis(
             name="prompt computed with older weights",
             says=f"read keys and values of the prompt that {previous.name} computed",
-            change="clear the prefix cache and all keys and values when weights change",
-            plants=tuple(Plant(node=name, fault=fault, values=values, phase="prefill") for name in names),
+            change=change,
+            plants=plants,
             reading=Split(),
+        )
+    for count in (count for count in _PREFIXES if count < prompts.length):
+        yield Hypothesis(
+            name=f"first {count} tokens computed with older weights",
+            says=f"read keys and values of the first {count} tokens that {previous.name} computed",
+            change=change,
+            plants=plants,
+            number=Number(family="first tokens computed with older weights", name="tokens", value=count),
+            plainness=1,
+            reading=Split(tokens=count),
         )

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from moeparity.doctor.hypotheses import Hypothesis, Number, Plant
+from moeparity.doctor.hypotheses import Hypothesis, Number, Plant, groups, nodes_of
+from moeparity.doctor.readings import Alone, Reading
 from moeparity.evidence.explain.numbers import solve
 from moeparity.ops.attribute import Value
 from moeparity.plan.address import role
@@ -27,10 +28,14 @@ GRIDS = {"rope-base": _BASES, "norm-eps": _EPS}
 LEFT_OUT = {
     "softmax-scale-of-another-width": "is a softmax-scale",
     "rope-offset": "rotations are relative, so it changes rounding alone",
-    "capacity-drop": "depends on the batches, which the evidence does not tell",
 }
 """Faults with an open number that are not tried, and why."""
 _WINDOW = "window"
+_CAPACITY = "capacity-drop"
+_FEWER_EXPERTS = "experts-per-token"
+_CAPACITY_FACTORS = (1.0, 1.1, 1.2, 1.25, 1.5, 2.0)
+_SPARE = 4
+"""An expert's capacity is no more than so many times what it gets on average."""
 _OF_PADDING = "mask-shifted"
 _BY_ROLE = "weights-scaled"
 """The fault that a program plants in the nodes of one role: all layers' q_proj, say."""
@@ -41,7 +46,8 @@ class Family:
     """Hypotheses that differ in one number: a fault with one value open, at the same nodes.
 
     free: the name of the open value. nominal: what it has to be, as far as that is a number. grid: the values to try
-    first. of: at which nodes, as a clause; "" where it is all at which the fault can sit.
+    first. of: at which nodes, as a clause; "" where it is all at which the fault can sit. reading: in which steps the
+    side computes the tokens, if that matters.
     """
 
     fault: Fault
@@ -50,6 +56,7 @@ class Family:
     nominal: float | None
     grid: tuple[float | int, ...]
     of: str = ""
+    reading: Reading | None = None
 
     @property
     def name(self) -> str:
@@ -73,11 +80,17 @@ class Family:
             plants=tuple(replace(plant, node=node) for node in self.nodes),
             number=Number(family=self.name, name=self.free, value=float(value)),
             plainness=2 if self.of else 1,
+            reading=self.reading,
         )
 
     def members(self) -> Iterator[Hypothesis]:
         """The hypotheses of the grid."""
         return map(self.at, self.grid)
+
+    def parts(self, graph: Graph) -> Iterator[Family]:
+        """The same at the nodes of one layer, at those of one kind, and at each alone."""
+        for says, group in groups(nodes_of(graph, self.nodes)):
+            yield replace(self, nodes=tuple(node.name for node in group), of=says)
 
 
 def _text(number: Value) -> str:
@@ -100,10 +113,12 @@ def families(graph: Graph, length: int, *, padded: bool) -> Iterator[Family]:
         free = _open_number(fault)
         assert free is not None
         nominal = start(nodes[0], fault.free[free]) if fault.free[free].type == "number" else None
-        grid = tuple(_grid(fault, fault.free[free], nominal, length, width))
+        routed = tuple(_of_router(name, nodes[0], length))
+        grid: tuple[float | int, ...] = routed or tuple(_grid(fault, fault.free[free], nominal, length, width))
         if grid:
             names = tuple(node.name for node in nodes)
-            yield Family(fault=fault, nodes=names, free=free, nominal=nominal, grid=grid, of=of)
+            reading = Alone() if name == _CAPACITY else None
+            yield Family(fault=fault, nodes=names, free=free, nominal=nominal, grid=grid, of=of, reading=reading)
 
 
 def _open_number(fault: Fault) -> str | None:
@@ -126,6 +141,17 @@ def _grid(fault: Fault, free: FreeValue, nominal: float | None, length: int, wid
         yield from (int(value) for value in tried if _SHORTEST <= value < length)
     else:
         yield from map(int, tried)
+
+
+def _of_router(fault: str, node: Node, length: int) -> Iterator[int]:
+    """The values to try of a fault that counts a router's tokens or experts."""
+    if fault == _FEWER_EXPERTS:
+        yield from range(1, node.params["top_k"])
+    elif fault == _CAPACITY:
+        average = length * node.params["top_k"] / node.params["experts"]
+        tried = [int(value) for value in shipped_faults()[fault].free["capacity"].tried]
+        nearest = [math.ceil(average * factor) for factor in _CAPACITY_FACTORS]
+        yield from sorted({value for value in (*tried, *nearest) if value < min(length, _SPARE * average)})
 
 
 def solved(family: Family, near: float, remainder: Callable[[Hypothesis], float]) -> list[Hypothesis]:

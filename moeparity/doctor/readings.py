@@ -9,7 +9,7 @@ from typing import Literal
 from moeparity.errors import Where
 from moeparity.plan.schedule.make import schedule
 from moeparity.plan.schedule.settings import ScheduleSettings
-from moeparity.plan.schedule.steps import Phase, Schedule, Span, Step
+from moeparity.plan.schedule.steps import MicroBatches, Phase, Schedule, Span, Step
 from moeparity.plan.schedule.token_grid import TokenGrid, fillers
 
 _HERE = Where(Path("doctor"))
@@ -68,8 +68,21 @@ class Packs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """Each sequence in a micro-batch of its own."""
+
+    def schedule(self, prompts: Prompts) -> MicroBatches:  # noqa: ARG002
+        """The micro-batches."""
+        return MicroBatches(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """The prompt first, the response behind it in a second step: what is wrong may be wrong in one of them alone."""
+    """The first tokens of a sequence, those behind them in a second step: what is wrong may be wrong in one of them
+    alone. tokens: how many come first; None for the prompt.
+    """
+
+    tokens: int | None = None
 
     def schedule(self, prompts: Prompts) -> Schedule:
         """The steps."""
@@ -77,17 +90,17 @@ class Split:
         steps: list[Step] = []
         for start in range(0, grid.sequences, _BATCH):
             rows = range(start, min(start + _BATCH, grid.sequences))
-            steps += [_step(grid, rows, phase) for phase in ("prefill", "chunk")]
+            steps += [self._step(grid, rows, phase) for phase in ("prefill", "chunk")]
         steps = [step for step in steps if step.spans]
         return Schedule(steps=(*steps, *fillers(steps, grid)), positions="tokens")
 
-
-def _step(grid: TokenGrid, rows: range, phase: Phase) -> Step:
-    spans = []
-    for row in rows:
-        (first, last), end = grid.spans[row], grid.prompt_end(row, "prompt")
-        spans.append(Span(row, first, end) if phase == "prefill" else Span(row, end, last))
-    return Step(spans=tuple(span for span in spans if span.tokens), shape="flat", phase=phase)
+    def _step(self, grid: TokenGrid, rows: range, phase: Phase) -> Step:
+        spans = []
+        for row in rows:
+            first, last = grid.spans[row]
+            end = grid.prompt_end(row, "prompt") if self.tokens is None else min(first + self.tokens, last)
+            spans.append(Span(row, first, end) if phase == "prefill" else Span(row, end, last))
+        return Step(spans=tuple(span for span in spans if span.tokens), shape="flat", phase=phase)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,4 +118,15 @@ class Cut:
     value: float
 
 
-Reading = Rows | Packs | Split | Shift | Cut
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """Routers that take over the experts that the log has: those of the token so many places further on, counted on by
+    `pads` times the pads of a row, and of the router so many layers further on.
+    """
+
+    tokens: int = 0
+    pads: int = 0
+    layers: int = 0
+
+
+Reading = Rows | Packs | Alone | Replay | Split | Shift | Cut

@@ -2,115 +2,126 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
 
 import torch
 from torch import Tensor
 
 from moeparity.bisection.record.observe import same_sets
-from moeparity.doctor.case import LEGAL, Case
+from moeparity.doctor.readings import Replay
 from moeparity.doctor.report import BEYOND, Clue
-from moeparity.doctor.scores import MICRO_BATCH
-from moeparity.engine.lockstep import run
+from moeparity.engine.grafts import Graft
 from moeparity.engine.view import NodeView
-from moeparity.engine.walker import Walker, WalkersRefusedError
+from moeparity.errors import TokensError, Where
+from moeparity.inputs.tokens.tokenset import TokenSet, check_fits
 from moeparity.output.words import percent
-from moeparity.plan.schedule.steps import MicroBatches
-from moeparity.progress import Callback
+from moeparity.plan.graph import Graph
 
 
 @dataclass(slots=True)
-class _Flips:
+class Flips:
     """An observer: at how many token-layers a walker picks other experts than were recorded, and two walkers than each
-    other. recorded: int64 [B, T, MoE layers, top_k], -1 where there is no record.
+    other.
+
+    recorded: int64 [B, T, MoE layers, top_k], -1 where there is no record. sampler: its walker and its name. legal: two
+    walkers of engines that make no mistake, and their names. counts: by layer and first sequence of a wave, how many
+    token-layers have a record, in how many the sampler picks others, in how many the two legal engines do; a pass that
+    is begun again counts anew.
     """
 
     recorded: Tensor
-    sampler: str
-    pair: tuple[str, ...]
-    layers: list[int] = field(default_factory=list)
-    others: list[int] = field(default_factory=list)
-    legal: list[int] = field(default_factory=list)
-    there: list[int] = field(default_factory=list)
+    sampler: tuple[Hashable, str]
+    legal: Sequence[tuple[Hashable, str]]
+    counts: dict[tuple[int, int], tuple[int, int, int]] = field(default_factory=dict)
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
-        if not view.node.op.routes or view.node.layer is None:
+        layer = view.node.layer
+        if not view.node.op.routes or layer is None or not view.ran(self.sampler[0]):
             return
-        if view.node.layer not in self.layers:
-            self.layers.append(view.node.layer)
-            for counts in (self.others, self.legal, self.there):
-                counts.append(0)
-        place = self.layers.index(view.node.layer)
+        place = sorted({number for number, _ in self.counts} | {layer}).index(layer)
         record = self.recorded[slice(*view.wave), :, place]
         there = (record >= 0).all(-1)
-        chosen = view.tensor(self.sampler)
-        self.there[place] += int(there.sum())
-        self.others[place] += int((there & ~same_sets(record.to(chosen.device), chosen).cpu()).sum())
-        if len(self.pair) > 1:
-            first, second = (view.tensor(name) for name in self.pair)
-            self.legal[place] += int((there & ~same_sets(first, second).cpu()).sum())
+        chosen = view.tensor(self.sampler[0])
+        others = int((there & ~same_sets(record.to(chosen.device), chosen).cpu()).sum())
+        walkers = [walker for walker, _ in self.legal if view.ran(walker)]
+        legal = 0
+        if len(walkers) > 1:
+            first, second = map(view.tensor, walkers)
+            legal = int((there & ~same_sets(first, second).cpu()).sum())
+        self.counts[layer, view.wave[0]] = int(there.sum()), others, legal
 
 
-def of_routes(case: Case, progress: Callback | None = None) -> Iterator[Clue]:
+def misfit(tokens: TokenSet, graph: Graph, where: Where) -> str:
+    """What is said of recorded routes that can't be the model's; "" if they can, or if there are none."""
+    try:
+        check_fits(tokens, graph, where)
+    except TokensError as error:
+        return f"the log's routes are of another model, and not compared: {error}"
+    return ""
+
+
+def of_routes(flips: Flips | None) -> Iterator[Clue]:
     """How often the recorded routes choose other experts than the simulation, and from which layer on more often than
     noise. Nothing without routes in the log. A flip is never called the cause, since something before it made it.
     """
-    recorded = case.of_log.tokens.routed_experts
-    if recorded is None:
+    if flips is None:
         return
-    model, sampler = case.bench.model, case.request.profile("sampler")
-    routers = [node for node in model.graph.nodes if node.op.routes]
-    top_k = routers[0].params["top_k"] if routers else 0
-    if (len(routers), top_k) != tuple(recorded.shape[2:]):
-        yield Clue(
-            says=f"the log's routes are of {recorded.shape[2]} layers and {recorded.shape[3]} experts a token; the "
-            f"checkpoint has {len(routers)} routers that choose {top_k}: of another model, and not compared",
-        )
-        return
-    pair = tuple(name for name in LEGAL if name in case.bench.bases)[:2]
-    flips = _Flips(recorded=recorded.cpu(), sampler=sampler, pair=pair)
-    try:
-        run(
-            [
-                Walker(
-                    name=name,
-                    plan=case.bench.bases[name],
-                    schedule=case.bench.steps.get(name, MicroBatches(MICRO_BATCH)),
-                )
-                for name in dict.fromkeys((sampler, *pair))
-            ],
-            model.weights,
-            case.bench.tokens.input_ids,
-            [flips],
-            attention_mask=case.bench.tokens.attention_mask,
-            progress=progress,
-        )
-    except WalkersRefusedError:
-        return
-    yield _clue(flips, sampler)
-
-
-def _clue(flips: _Flips, sampler: str) -> Clue:
-    there, others, legal = sum(flips.there), sum(flips.others), sum(flips.legal)
+    by_layer = groupby(sorted(flips.counts.items()), key=lambda item: item[0][0])
+    layers = {layer: tuple(map(sum, zip(*(counts for _, counts in waves), strict=True))) for layer, waves in by_layer}
+    there, others, legal = map(sum, zip(*layers.values(), strict=True))
     if not there:
-        return Clue(says="the log has a column of routes, and none is recorded in it")
+        yield Clue(says="the log has a column of routes, and none is recorded in it")
+        return
     share, noise = others / there, legal / there
     tokens = f"{percent(share)} of {there:,} token-layers"
-    says = f"recorded routes: other experts than {sampler} with nothing wrong at {tokens}"
-    if len(flips.pair) > 1:
-        says += f"; {' and '.join(flips.pair)}, which make no mistake, part at {percent(noise)}"
-    first = _first_beyond(flips.others, flips.legal, flips.there)
+    says = f"recorded routes: other experts than {flips.sampler[1]} with nothing wrong at {tokens}"
+    if len(flips.legal) > 1:
+        says += f"; {' and '.join(name for _, name in flips.legal)}, which make no mistake, part at {percent(noise)}"
+    first = _first_beyond(layers)
     if first is not None and share > BEYOND * noise:
-        says += f"; more than noise from layer {flips.layers[first]} on: what is wrong lies there or before"
-    return Clue(says=says)
+        says += f"; more than noise from layer {first} on: what is wrong lies there or before"
+    yield Clue(says=says)
 
 
-def _first_beyond(others: Sequence[int], legal: Sequence[int], there: Sequence[int]) -> int | None:
-    """The first place at which surely more flips were recorded than legal engines make: by more than four standard
+def _first_beyond(layers: Mapping[int, Sequence[int]]) -> int | None:
+    """The first layer at which surely more flips were recorded than legal engines make: by more than four standard
     deviations of a count.
     """
-    sizes = torch.tensor([others, legal, there], dtype=torch.float64)
-    beyond = sizes[0] > BEYOND * sizes[1] + 4 * (sizes[1] + 1).sqrt()
-    return int(beyond.int().argmax()) if bool(beyond.any()) else None
+    beyond = (n for n, (_, others, legal) in layers.items() if others > BEYOND * legal + 4 * (legal + 1) ** 0.5)
+    return next(beyond, None)
+
+
+def replayed(tokens: TokenSet, replay: Replay) -> Tensor:
+    """The recorded routes as a side takes them over that reads them at other places: int64 [B, T, MoE layers, top_k],
+    -1 where it reads none.
+    """
+    routes = tokens.routed_experts
+    assert routes is not None, "there is nothing to replay"
+    moved = torch.full_like(routes, -1)
+    length, layers = routes.shape[1:3]
+    for row, real in enumerate(tokens.attention_mask.cpu()):
+        by = replay.tokens + replay.pads * (length - int(real.sum()))
+        places = torch.arange(length)
+        from_places = places + by
+        inside = real & (from_places >= 0) & (from_places < length)
+        from_layers = torch.arange(layers) + replay.layers
+        there = (from_layers >= 0) & (from_layers < layers)
+        rows = routes[row][from_places.clamp(0, length - 1)][:, from_layers.clamp(0, layers - 1)]
+        moved[row] = torch.where((inside[:, None] & there[None])[..., None], rows, -1)
+    return moved
+
+
+def grafts(routes: Tensor, graph: Graph) -> dict[str, Graft]:
+    """What stands in place of the ids of each router: routes int64 [B, T, MoE layers, top_k], -1 where its own stay."""
+    routers = [node for node in graph.nodes if node.op.routes]
+    of_node: dict[str, Graft] = {}
+    for place, node in enumerate(routers):
+        rows = routes[:, :, place].flatten(0, 1)
+        there = (rows >= 0).all(-1)
+        read = partial(torch.clamp, rows, min=0)
+        of_node[node.values[0]] = Graft(read=read, is_recorded=there, where="the log", cast=False)
+    return of_node

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -14,8 +14,10 @@ from moeparity.bisection.observers import reports
 from moeparity.bisection.record.observe import logprobs_of
 from moeparity.doctor.readings import Cut
 from moeparity.doctor.tokens import kept_mass
+from moeparity.engine.grafts import Graft
 from moeparity.engine.lockstep import run as run_pass
-from moeparity.engine.view import NodeView
+from moeparity.engine.routes import IDS, Forced
+from moeparity.engine.view import NodeView, Observer
 from moeparity.engine.walker import Walker, WalkersRefusedError
 from moeparity.inputs.model import Model
 from moeparity.inputs.tokens.tokenset import TokenSet
@@ -30,10 +32,23 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A plan, with the steps it is run in; None for whole sequences, a few at a time."""
+    """A plan, with the steps it is run in; None for whole sequences, a few at a time. grafts: the experts that its
+    routers take over, by the name of the value.
+    """
 
     plan: BoundGraph
     schedule: Schedule | MicroBatches | None = None
+    grafts: Mapping[str, Graft] = field(default_factory=dict)
+
+    def walkers(self, key: Hashable) -> Iterator[Walker]:
+        """The walker of this name; before it one that has the routes that it takes over."""
+        schedule = self.schedule or MicroBatches(MICRO_BATCH)
+        if not self.grafts:
+            yield Walker(name=key, plan=self.plan, schedule=schedule)
+            return
+        source = ("routes", key)
+        yield Walker(name=source, plan=self.plan, schedule=schedule, grafts=self.grafts)
+        yield Walker(name=key, plan=self.plan, schedule=schedule, routes=Forced(of=source, replayed=IDS))
 
 
 @dataclass(slots=True)
@@ -78,31 +93,30 @@ def scores(
     runs: Mapping[_Key, Run],
     progress: Callback | None = None,
     cuts: Mapping[_Key, Mapping[str, Cut]] = MappingProxyType({}),
+    observers: Sequence[Observer] = (),
 ) -> tuple[dict[_Key, Tensor], dict[tuple[_Key, str], Tensor]]:
     """The log-probabilities that each plan gives the tokens under the loss mask: fp64 [N] in nats, one sequence after
-    the other; and the log of the mass that each of a run's cuts keeps there. All plans run in one pass.
+    the other; and the log of the mass that each of a run's cuts keeps there. All plans run in one pass, which is begun
+    again without those that cannot run; `observers` see each of these.
 
     `tokens` are on the model's device. A plan without a schedule runs whole sequences, MICRO_BATCH at once. A plan that
     cannot run on these tokens, since an op refuses, has no entry.
     """
     pending = dict(runs)
     while pending:
-        walkers = [
-            Walker(name=key, plan=run.plan, schedule=run.schedule or MicroBatches(MICRO_BATCH))
-            for key, run in pending.items()
-        ]
+        walkers = [walker for key, run in pending.items() for walker in run.walkers(key)]
         observer = _Scores(output=model.graph.scores, tokens=tokens, walkers=tuple(pending), cuts=cuts)
         try:
             run_pass(
                 walkers,
                 model.weights,
                 tokens.input_ids,
-                [observer],
+                [observer, *observers],
                 attention_mask=tokens.attention_mask,
                 progress=progress,
             )
         except WalkersRefusedError as refused:
-            pending = {key: run for key, run in pending.items() if key not in refused.walkers}
+            pending = {k: run for k, run in pending.items() if refused.walkers.isdisjoint({k, ("routes", k)})}
             continue
         masses = {(key, name): torch.cat(observer.masses[key, name]) for key in pending for name in cuts.get(key, ())}
         return {key: torch.cat(observer.parts[key]) for key in pending}, masses

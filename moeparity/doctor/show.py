@@ -70,7 +70,7 @@ def _beside_name(of: Examination) -> Iterator[tuple[str, str]]:
 def _measured(of: Examination) -> Iterator[tuple[str, str]]:
     """How large the difference is beside noise; nothing if nothing was simulated."""
     if of.legal_pair:
-        tokens = f"{of.tokens:,} tokens of {counted(of.sequences, 'sequence')}"
+        tokens = f"{counted(of.tokens, 'token')} of {counted(of.sequences, 'sequence')}"
         yield "size", f"mean |delta| {_number(of.size)} nats per token over {tokens}"
         yield "noise", f"{of.legal:.2g} between {enumerated(of.legal_pair)}, which make no mistake"
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from moeparity.doctor.case import Case
 from moeparity.doctor.engines import DEFAULTS
+from moeparity.doctor.evidence import Files
 from moeparity.doctor.report import Answer, Clue, Examination
 from moeparity.errors import MoeparityError, counted, display_path
 from moeparity.evidence.explain.report import Explained, Explanation
@@ -32,7 +33,7 @@ def with_traces(of: Examination, case: Case, progress: Callback | None = None) -
     """
     if of.answer not in OPEN or not case.evidence.traces:
         return of
-    clues = tuple(_of_trace(folder, case, progress) for folder in case.evidence.traces)
+    clues = tuple(of_traces(case.evidence, _start(case), progress))
     causes = tuple(clue.cause for clue in clues if clue.cause)
     if not causes:
         return replace(of, clues=(*of.clues, *clues))
@@ -40,17 +41,24 @@ def with_traces(of: Examination, case: Case, progress: Callback | None = None) -
     return replace(of, answer="found", blame=blame, clues=(*of.clues, *clues), asks=())
 
 
-def _of_trace(folder: Path, case: Case, progress: Callback | None) -> Clue:
-    name, evidence = display_path(folder), case.evidence
-    before = () if evidence.previous is None else (evidence.previous,)
-    # With which profile it begins decides only how much has to be searched for.
-    start = _start(case)
+def of_traces(evidence: Files, start: str, progress: Callback | None = None) -> Iterator[Clue]:
+    """What each trace tells. With which profile it starts decides only how much has to be searched for."""
+    for folder in evidence.traces:
+        if evidence.checkpoint is None:
+            yield Clue(says=f"{display_path(folder)}: a trace; --checkpoint names the weights that the program ran")
+        else:
+            yield _of_trace(folder, evidence.checkpoint, evidence.previous, start, progress)
+
+
+def _of_trace(folder: Path, checkpoint: Path, previous: Path | None, start: str, progress: Callback | None) -> Clue:
+    name = display_path(folder)
+    before = () if previous is None else (previous,)
     try:
-        request = Request(trace=folder, checkpoint=evidence.checkpoint, profile=start, previous=before)
+        request = Request(trace=folder, checkpoint=checkpoint, profile=start, previous=before)
         explained = explain_trace(request, progress, Stop(seconds=SECONDS))
     except MoeparityError as error:
         return Clue(says=f"{name}: a trace that can't be used: {error}")
-    return _clue(explained, f"moeparity explain {name} --checkpoint {display_path(evidence.checkpoint)}", name)
+    return _clue(explained, f"moeparity explain {name} --checkpoint {display_path(checkpoint)}", name)
 
 
 def _start(case: Case) -> str:

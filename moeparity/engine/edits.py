@@ -30,7 +30,7 @@ def edited(node: Node, kernel: Callable[..., Ports], tensors: Sequence[torch.Ten
         if edit.subject == "effect":
             values = _effect(node, edit, kernel, reads, values)
         elif edit.subject == "result":
-            values = _divided(values, edit.number) if edit.verb == "divided" else _capped(values, int(edit.number))
+            values = _result(node, edit, values)
     return values
 
 
@@ -73,6 +73,14 @@ def _by_first_rank(whole: torch.Tensor, partials: torch.Tensor) -> torch.Tensor:
     return stands
 
 
+def _result(node: Node, edit: Edit, values: Ports) -> Ports:
+    if edit.verb == "divided":
+        return _divided(values, edit.number)
+    if edit.verb == "capacity":
+        return _capped(values, int(edit.number))
+    return _fewer(values, int(edit.number), renormalize=bool(node.params["renormalize"]))
+
+
 def _divided(values: Ports, by: float) -> Ports:
     """Divided in fp32 where the values are narrower, then rounded to their dtype."""
     (logits,) = values
@@ -88,3 +96,16 @@ def _capped(values: Ports, capacity: int) -> Ports:
     chosen = torch.nn.functional.one_hot(flat)
     before = (chosen.cumsum(0) - chosen).gather(1, flat.unsqueeze(1)).view(ids.shape)
     return ids, torch.where(before < capacity, weights, torch.zeros_like(weights))
+
+
+def _fewer(values: Ports, count: int, *, renormalize: bool) -> Ports:
+    """ids and weights [B, T, K], with weight 0 for all but the `count` largest of a token. If the router renormalises,
+    these are scaled in fp32 to the sum that all had, then rounded to their dtype.
+    """
+    ids, weights = values
+    best = weights.topk(min(count, weights.shape[-1]), -1).indices
+    remaining = torch.zeros_like(weights).scatter(-1, best, weights.gather(-1, best))
+    if renormalize:
+        all_sum, sum_now = (of.float().sum(-1, keepdim=True) for of in (weights, remaining))
+        remaining = (remaining * (all_sum / sum_now)).to(weights.dtype)
+    return ids, remaining

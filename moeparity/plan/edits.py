@@ -28,7 +28,7 @@ class Part:
 
 Before = Literal["of", "plus", "shifted", "filled"]
 Effect = Literal["left_out", "twice"]
-After = Literal["divided", "capacity"]
+After = Literal["divided", "capacity", "experts"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Edit:
     subject `effect`: `left_out` gives the input at `port` as the result; `twice` runs the kernel once more, with its
     own result as the input at `port`.
     subject `result`: `divided` by `number`; `capacity`, of a router: weight 0 for all but the first `number` tokens of
-    an expert.
+    an expert; `experts`, of a router: weight 0 for all but the `number` experts of a token whose weights are largest.
     """
 
     subject: Literal["input", "effect", "result"]

@@ -30,6 +30,7 @@ VALUES: dict[str, dict[str, Any]] = {
     "rope-width": {"width": 6},
     "window": {"window": 2},
     "capacity-drop": {"capacity": 1},
+    "experts-per-token": {"count": 1},
 }
 SHORT = Options(floor=False)
 # Each part of a report looks at values in its own way, and those of this fault have another size.

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
-from tests.doctor.programs import scored
+from tests.doctor.programs import Patch, scored
 
 
 def _model(checkpoint: Path) -> Any:
@@ -56,6 +56,71 @@ def older_prompt(checkpoint: Path, previous: Path, ids: Tensor, prompt: int) -> 
         old = before(part[:, :prompt], use_cache=True)
         new = model(part[:, prompt:], past_key_values=old.past_key_values)
         rows.append(_of_next(torch.cat([old.logits, new.logits], 1), part))
+    return torch.cat(rows)
+
+
+def routes_of(checkpoint: Path, ids: Tensor) -> Tensor:
+    """What a program routes: int64 [B, T, layers, K]."""
+    with torch.no_grad():
+        by_layer = _model(checkpoint)(ids, use_cache=False, output_router_logits=True).router_logits
+    top_k = AutoConfig.from_pretrained(checkpoint).num_experts_per_tok
+    return torch.stack([logits.topk(top_k, -1).indices.view(*ids.shape, -1) for logits in by_layer], 2)
+
+
+def replaying(routes: Tensor) -> Patch:
+    """Routers that take over experts, int64 [B, T, layers, K], and weigh them by their own scores; -1: their own."""
+
+    def patch(model: Any) -> None:
+        rows = [0] * len(model.model.layers)
+
+        def replay(layer: int, router: Any, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            logits, weights, experts = outputs
+            count = len(experts) // routes.shape[1]
+            theirs = routes[rows[layer] : rows[layer] + count, :, layer].flatten(0, 1)
+            rows[layer] += count
+            experts = torch.where(theirs >= 0, theirs, experts)
+            chosen = torch.softmax(logits.float(), -1).gather(-1, experts)
+            scores = chosen / chosen.sum(-1, keepdim=True) if router.norm_topk_prob else chosen
+            return logits, scores.to(weights.dtype), experts
+
+        for number, layer in enumerate(model.model.layers):
+            layer.mlp.gate.register_forward_hook(lambda router, _, outputs, at=number: replay(at, router, outputs))
+
+    return patch
+
+
+def dropping(capacity: int) -> Patch:
+    """Experts that take so many tokens of a batch, and drop all behind them."""
+
+    def drop(router: Any, _: Any, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        logits, weights, experts = outputs
+        chosen = torch.nn.functional.one_hot(experts.flatten(), router.num_experts)
+        before = (chosen.cumsum(0) - chosen).gather(1, experts.flatten()[:, None]).view(experts.shape)
+        return logits, torch.where(before < capacity, weights, 0), experts
+
+    def patch(model: Any) -> None:
+        for layer in model.model.layers:
+            layer.mlp.gate.register_forward_hook(drop)
+
+    return patch
+
+
+def renormalised(model: Any) -> None:
+    """Scores of the chosen experts renormalised where they must not be, or the other way round."""
+    for layer in model.model.layers:
+        layer.mlp.gate.norm_topk_prob = not layer.mlp.gate.norm_topk_prob
+
+
+@torch.no_grad()
+def decoded_otherwise(checkpoint: Path, ids: Tensor, prompt: int, patch: Patch) -> Tensor:
+    """The prompt by a right program, the response behind its keys and values by a patched one."""
+    right, wrong = _model(checkpoint), _model(checkpoint)
+    patch(wrong)
+    rows = []
+    for part in ids.split(4):
+        before = right(part[:, :prompt], use_cache=True)
+        behind = wrong(part[:, prompt:], past_key_values=before.past_key_values)
+        rows.append(_of_next(torch.cat([before.logits, behind.logits], 1), part))
     return torch.cat(rows)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from moeparity.ranks.journal import Journal
-from tests.command import inside
+from tests.command import alone, inside
 from tests.doctor.programs import command, drifted
 
 
@@ -68,6 +68,30 @@ def test_ranks_out_of_step_are_the_answer(run_folder: Path, small: Path, tmp_pat
     of = command(run_folder, "--checkpoint", small, out=tmp_path / "out.json")
     assert (of["answer"], of["blame"]["named"], of["exit"]) == ("found", ["ranks out of step"], 1)
     assert "call 1" in of["printed"]
+
+
+def test_journals_alone_answer_without_a_log_or_a_checkpoint(tmp_path: Path) -> None:
+    for folder, losses in (("job", "ab"), ("calm", "aa")):
+        for rank, loss in enumerate(losses):
+            journal = Journal(tmp_path / folder, rank, 2)
+            journal.write("call", call=1, fields={"loss": loss})
+            journal.close()
+    done = alone("doctor", tmp_path / "job")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "ranks out of step" in done.stdout
+    assert "no log of log-probabilities" in done.stdout
+    of = command(tmp_path / "calm", out=tmp_path / "out.json")
+    assert (of["answer"], of["exit"], of["blame"]["kind"], of["tokens"]) == ("undecided", 3, "undecided", 0)
+    assert of["asks"][0].startswith("a log of log-probabilities")
+
+
+def test_a_fingerprint_alone_is_held_to_the_checkpoint(small: Path, small_before: Path, tmp_path: Path) -> None:
+    file = fingerprint(small_before, tmp_path / "held.safetensors")
+    of = command(file, "--checkpoint", small, "--previous", small_before, out=tmp_path / "out.json")
+    assert (of["answer"], of["exit"]) == ("found", 1)
+    assert of["blame"]["named"][0].startswith("stale weights of")
+    done = inside("doctor", file, "--device", "cpu")
+    assert (done.returncode, "--checkpoint names the weights" in " ".join(done.stdout.split())) == (3, True)
 
 
 @pytest.mark.parametrize("order", [("at-start", "call-9", "call-12"), ("call-12", "call-9")])

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from moeparity.cli.schemas import report_schema
 from tests.command import inside
-from tests.doctor.faulty import cut_to, older_prompt, packed, without_first
+from tests.doctor.faulty import cut_to, decoded_otherwise, dropping, older_prompt, packed, renormalised, without_first
 from tests.doctor.programs import drifted, log, scored, tokens, two_layers
 
 
@@ -151,11 +151,7 @@ def test_a_stated_temperature_is_simulated_on_both_sides(tmp_path: Path, current
 def test_a_mistake_in_the_model_code_is_named_without_an_earlier_checkpoint(
     tmp_path: Path, current: Path, ids: torch.Tensor, right: torch.Tensor
 ) -> None:
-    def renormalised_otherwise(model: Any) -> None:
-        for layer in model.model.layers:
-            layer.mlp.gate.norm_topk_prob = not layer.mlp.gate.norm_topk_prob
-
-    log(tmp_path / "log.jsonl", ids, scored(current, ids, 1, patch=renormalised_otherwise), right)
+    log(tmp_path / "log.jsonl", ids, scored(current, ids, 1, patch=renormalised), right)
     of = examined(tmp_path, current, None)
     assert (of["answer"], of["blame"]["named"]) == ("named", ["renormalisation"])
 
@@ -178,6 +174,51 @@ def test_a_number_is_solved_for_and_what_comes_to_the_same_is_told(
     assert "no log-probability tells them apart" in " ".join(of["printed"].split())
 
 
+def test_a_number_that_is_wrong_in_one_layer_is_named_there(
+    tmp_path: Path, current: Path, ids: torch.Tensor, right: torch.Tensor
+) -> None:
+    def sharper_in_one_layer(model: Any) -> None:
+        model.model.layers[1].self_attn.scaling *= 1.4
+
+    log(tmp_path / "log.jsonl", ids, scored(current, ids, 1, patch=sharper_in_one_layer), right)
+    of = examined(tmp_path, current, None)
+    assert (of["answer"], of["blame"]["named"]) == (
+        "named",
+        ["softmax-scale(factor=1.4) of layers[1].attention.attend"],
+    )
+    number = of["explanations"][0]["number"]
+    assert 1.3 < number["low"] < 1.4 < number["high"] < 1.6
+
+
+def test_fewer_experts_for_each_token_are_named(
+    tmp_path: Path, current: Path, ids: torch.Tensor, right: torch.Tensor
+) -> None:
+    def one_less(model: Any) -> None:
+        for layer in model.model.layers:
+            layer.mlp.gate.top_k -= 1
+
+    log(tmp_path / "log.jsonl", ids, scored(current, ids, 1, patch=one_less), right)
+    of = examined(tmp_path, current, None)
+    assert (of["answer"], of["blame"]["named"]) == ("named", ["experts-per-token(count=5)"])
+
+
+def test_tokens_that_experts_dropped_are_named(
+    tmp_path: Path, current: Path, ids: torch.Tensor, right: torch.Tensor
+) -> None:
+    log(tmp_path / "log.jsonl", ids, scored(current, ids, 1, patch=dropping(8)), right)
+    of = examined(tmp_path, current, None)
+    assert (of["answer"], of["blame"]["named"]) == ("named", ["capacity-drop(capacity=8)"])
+
+
+def test_a_mistake_in_decoding_alone_is_named_so(
+    tmp_path: Path, current: Path, ids: torch.Tensor, right: torch.Tensor
+) -> None:
+    """The prompt is right, and its keys and values are; the response is computed behind them with another router."""
+    log(tmp_path / "log.jsonl", ids, decoded_otherwise(current, ids, 8, renormalised), right, prompt=8)
+    of = examined(tmp_path, current, None)
+    assert (of["answer"], of["blame"]["named"]) == ("named", ["renormalisation in decoding alone"])
+
+
 def test_sequences_that_see_each_other_are_named(
     tmp_path: Path, current: Path, ids: torch.Tensor, right: torch.Tensor
 ) -> None:
@@ -189,13 +230,22 @@ def test_sequences_that_see_each_other_are_named(
     )
 
 
-@pytest.mark.parametrize("fault", ["first 2 tokens missing", "prompt computed with older weights", "top_k=10"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "first 2 tokens missing",
+        "prompt computed with older weights",
+        "first 12 tokens computed with older weights",
+        "top_k=10",
+    ],
+)
 def test_tokens_that_a_side_read_otherwise_are_named(
     tmp_path: Path, current: Path, ids: torch.Tensor, right: torch.Tensor, previous: Path, fault: str
 ) -> None:
     values = {
         "first 2 tokens missing": lambda: without_first(current, ids, 2),
         "prompt computed with older weights": lambda: older_prompt(current, previous, ids, 8),
+        "first 12 tokens computed with older weights": lambda: older_prompt(current, previous, ids, 12),
         "top_k=10": lambda: cut_to(current, ids, 10),
     }[fault]()
     log(tmp_path / "log.jsonl", ids, values, None if fault == "top_k=10" else right, prompt=8)
@@ -206,12 +256,8 @@ def test_tokens_that_a_side_read_otherwise_are_named(
 def test_two_faults_are_both_named_with_their_sides(
     tmp_path: Path, current: Path, ids: torch.Tensor, previous: Path
 ) -> None:
-    def renormalised_otherwise(model: Any) -> None:
-        for layer in model.model.layers:
-            layer.mlp.gate.norm_topk_prob = not layer.mlp.gate.norm_topk_prob
-
     mixed = drifted(current, tmp_path / "mixed", keep=lambda name: ".layers.1." not in name)
-    log(tmp_path / "log.jsonl", ids, scored(mixed, ids, 1), scored(current, ids, 4, patch=renormalised_otherwise))
+    log(tmp_path / "log.jsonl", ids, scored(mixed, ids, 1), scored(current, ids, 4, patch=renormalised))
     of = examined(tmp_path, current, previous)
     assert of["answer"] == "named"
     causes = {(each["name"], each["party"]) for each in of["two"]["causes"]}

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from moeparity.doctor.evidence import batch, find
+from tests.command import alone, inside
 from tests.doctor.programs import QUICKSTART, ROOT, command, log, tokens
 from tests.logs.broken import FILES, LINES, write
 
@@ -60,6 +61,56 @@ def test_contradicting_ids_and_routes_of_another_shape_are_put_aside(good: Path)
         "d.jsonl": False,
     }
     assert batch(evidence, 64).tokens.input_ids.shape == (6, 8)
+
+
+def test_tokens_of_another_vocabulary_are_put_aside_beside_a_good_log(run_folder: Path, small: Path) -> None:
+    """Alone they are an error, which says where, what was given, what was expected and what to do."""
+    records = [json.loads(line) for line in (run_folder / "log.jsonl").read_text().splitlines()]
+    strange = [{**each, "id": f"z{each['id']}", "input_ids": [*each["input_ids"][:-1], 99_999]} for each in records]
+    path = run_folder / "z.jsonl"
+    path.write_text("".join(json.dumps(each) + "\n" for each in strange))
+    done = alone("doctor", run_folder, "--checkpoint", small, "--device", "cpu")
+    printed = " ".join(done.stdout.split())
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"not used: {path}:1: sequence z0 holds the token id 99999; expected ids of the vocabulary" in printed
+    assert "90 tokens of 6 sequences" in printed
+    done = alone("doctor", path, "--checkpoint", small, "--device", "cpu")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {path}:1: sequence z0 holds the token id 99999; expected ids of the voc")
+    assert "0..255. Give the log of a run of this model, or that run's weights as --checkpoint." in done.stderr
+
+
+def test_a_bad_log_is_put_aside_where_the_trainer_has_a_log_of_its_own_too(run_folder: Path, small: Path) -> None:
+    (run_folder / "torn.jsonl").write_text((run_folder / "log.jsonl").read_text()[:300])
+    (run_folder / "trainer.jsonl").write_text((run_folder / "log.jsonl").read_text())
+    trainer = ("--trainer-log", run_folder / "trainer.jsonl")
+    done = inside("doctor", run_folder, "--checkpoint", small, "--device", "cpu", *trainer)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "torn.jsonl:1: the last line stops" in " ".join(done.stdout.split())
+
+
+def test_sequences_that_are_not_simulated_are_said(run_folder: Path, small: Path) -> None:
+    """Sequences beyond --sequences, those that only one log has, and those without a scored token."""
+    records = [json.loads(line) for line in (run_folder / "log.jsonl").read_text().splitlines()]
+    records[0]["mask"] = [0] * 16
+    (run_folder / "log.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
+    (run_folder / "trainer.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records[:5]))
+    trainer = ("--trainer-log", run_folder / "trainer.jsonl")
+    arguments = ("doctor", run_folder, "--checkpoint", small, "--device", "cpu")
+    for further, count in ((trainer, 4), (("--sequences", "2"), 2), ((), 5)):
+        done = inside(*arguments, *further)
+        assert done.returncode == 0, done.stderr
+        assert f"{count} of 6 sequences, the first that every side scored" in " ".join(done.stdout.split())
+
+
+def test_one_token_gives_no_name_and_more_sequences_are_asked_for_first(run_folder: Path, small: Path) -> None:
+    record = json.loads((run_folder / "log.jsonl").read_text().splitlines()[0])
+    short = {name: value[:2] if isinstance(value, list) else value for name, value in record.items()}
+    short["logprobs"] = [None, short["trainer_logprobs"][1] - 0.3]
+    (run_folder / "log.jsonl").write_text(json.dumps(short) + "\n")
+    of = command(run_folder, "--checkpoint", small, out=run_folder / "out.json")
+    assert (of["answer"], of["tokens"], of["blame"]["named"]) == ("undecided", 1, [])
+    assert of["asks"][0].startswith("more sequences")
 
 
 def test_the_command_answers_in_such_a_folder(run_folder: Path, small: Path, tmp_path: Path) -> None:

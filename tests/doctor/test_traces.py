@@ -17,7 +17,7 @@ from moeparity.doctor.hypotheses import AS_CONFIGURED
 from moeparity.doctor.report import Examination
 from moeparity.doctor.traces import with_traces
 from moeparity.evidence.explain import trace as explain_module
-from tests.doctor.programs import Patch, log, tokens
+from tests.doctor.programs import Patch, command, log, tokens
 from tests.evidence.recorded import recorded
 
 
@@ -32,6 +32,13 @@ def traced(small: Path, folder: Path, patch: Patch | None = None) -> Path:
     with recorded(folder), torch.no_grad():
         model(ids, attention_mask=torch.ones_like(ids), use_cache=False)
     return folder
+
+
+def twice(model: Any) -> None:
+    """A norm that is applied twice."""
+    norm = model.model.layers[1].input_layernorm
+    forward = norm.forward
+    norm.forward = lambda hidden: forward(forward(hidden))
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +57,14 @@ def examined(case: Case, *traces: Path) -> Examination:
     return with_traces(left_open, case)
 
 
-def test_a_fault_that_gives_the_recorded_bits_is_the_cause(case: Case, small: Path, tmp_path: Path) -> None:
-    def twice(model: Any) -> None:
-        norm = model.model.layers[1].input_layernorm
-        forward = norm.forward
-        norm.forward = lambda hidden: forward(forward(hidden))
+def test_a_trace_alone_is_explained(small: Path, tmp_path: Path) -> None:
+    traced(small, tmp_path / "trace", twice)
+    of = command(tmp_path / "trace", "--checkpoint", small, out=tmp_path / "out.json")
+    assert (of["answer"], of["exit"], of["tokens"]) == ("found", 1, 0)
+    assert "norm-twice" in of["blame"]["named"][0]
 
+
+def test_a_fault_that_gives_the_recorded_bits_is_the_cause(case: Case, small: Path, tmp_path: Path) -> None:
     of = examined(case, traced(small, tmp_path / "trace", twice))
     assert of.answer == "found"
     assert of.exit_code == 1

@@ -31,6 +31,7 @@ TESTED = {
     "residual-missing",
     "temperature-in-the-head",
     "capacity-drop",
+    "experts-per-token",
     "rope-offset",
     "mask-shifted",
     "causal-shifted",
@@ -157,6 +158,22 @@ def test_beyond_its_capacity_an_expert_drops_tokens(models: dict[str, Model], ca
     assert same_bits(faulty[f"{LAYER}moe.router.weights"], expected)
     assert same_bits(faulty[f"{LAYER}moe.router.ids"], ids)
     assert 0 < int((expected == 0).sum()) < expected.numel()
+
+
+@pytest.mark.parametrize("model", ["qwen3_moe", "qwen2_moe", "deepseek_v3"])
+def test_a_token_goes_to_fewer_experts(models: dict[str, Model], model: str) -> None:
+    """Those of the smallest weights are left out; where the router renormalises, the sum of weights stays."""
+    fresh, faulty = plan_and_fault(models[model], "experts-per-token", f"{LAYER}moe.router", {"count": 3})
+    ids, weights = (fresh[f"{LAYER}moe.router.{port}"] for port in ("ids", "weights"))
+    (renormalizes,) = {node.params["renormalize"] for node in models[model].graph.nodes if node.op.routes}
+    expected = weights.clone()
+    for row in expected.flatten(0, 1):
+        total = row.float().sum()
+        row[row.argmin()] = 0
+        if renormalizes:
+            row.copy_(row.float() * (total / row.float().sum()))
+    assert same_bits(faulty[f"{LAYER}moe.router.weights"], expected)
+    assert same_bits(faulty[f"{LAYER}moe.router.ids"], ids)
 
 
 def test_positions_counted_from_another_number_turn_further(models: dict[str, Model]) -> None:

@@ -85,6 +85,8 @@ def _edits(node: Node, plant: Planted, values: Values) -> Iterator[Edit]:
         yield Edit(subject="result", verb="divided", number=_value(result.divided, values))
     if result is not None and result.capacity is not None:
         yield Edit(subject="result", verb="capacity", number=_value(result.capacity, values))
+    if result is not None and result.experts is not None and _value(result.experts, values) < node.params["top_k"]:
+        yield Edit(subject="result", verb="experts", number=_value(result.experts, values))
 
 
 def _before(port: str, edit: InputEdit, values: Values) -> Iterator[Edit]:

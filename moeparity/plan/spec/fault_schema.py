@@ -109,11 +109,12 @@ class EffectEdit(Model):
 
 class ResultEdit(Model):
     """How a fault changes what a node gives: it is `divided` by a number; or a router drops the tokens that exceed an
-    expert's `capacity`.
+    expert's `capacity`, or all but so many `experts` of a token.
     """
 
     divided: Reference | None = None
     capacity: Reference | None = None
+    experts: Reference | None = None
 
 
 class Rewrite(Model):

@@ -1,0 +1,62 @@
+"""transformers itself, whose rows are padded elsewhere or come in steps: keys of one token meet, and nothing begins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+
+from moeparity.evidence.diff.report import DiffReport
+from moeparity.evidence.diff.run import diff
+from tests.checkpoint_factory import make_random
+from tests.evidence.recorded import recorded
+from tests.hf.reference import load
+from tests.small_models import SMALL
+
+LENGTHS, WIDTH, PROMPT = (4, 12, 9, 6), 12, 10
+
+
+def _rows(*, at_left: bool) -> tuple[Tensor, Tensor]:
+    """Ids and mask, int64 [4, 12]: as many sequences as there are heads."""
+    ids, mask = torch.zeros(2, len(LENGTHS), WIDTH, dtype=torch.int64)
+    random = torch.Generator().manual_seed(5)
+    for row, length in enumerate(LENGTHS):
+        columns = slice(WIDTH - length, WIDTH) if at_left else slice(length)
+        ids[row, columns], mask[row, columns] = torch.randint(1, 300, (length,), generator=random), 1
+    return ids, mask
+
+
+def _captured(program: PreTrainedModel, folder: Path, rows: tuple[Tensor, Tensor], ends: Sequence[int]) -> Path:
+    """The rows in steps that end there; one step needs no cache."""
+    (ids, mask), cache = rows, DynamicCache(config=program.config) if len(ends) > 1 else None
+    with recorded(folder, level="op,module"), torch.no_grad():
+        for start, end in zip((0, *ends[:-1]), ends, strict=True):
+            positions = (mask[:, :end].cumsum(-1) - 1).clamp_min(0)[:, start:]
+            program(
+                ids[:, start:end], attention_mask=mask[:, :end], position_ids=positions, past_key_values=cache,
+                use_cache=cache is not None,
+            )  # fmt: skip
+    return folder
+
+
+def _compared(name: str, folder: Path, ends: Sequence[int]) -> DiffReport:
+    checkpoint = make_random({**SMALL[name], "num_hidden_layers": 2}, folder / "checkpoint")
+    program = load(checkpoint, "hf-eager", torch.bfloat16)
+    whole = _captured(program, folder / "a", _rows(at_left=False), [WIDTH])
+    return diff(whole, _captured(program, folder / "b", _rows(at_left=True), ends))
+
+
+@pytest.mark.parametrize("name", ["gpt_oss", "deepseek_v3"])
+def test_rows_padded_at_the_other_side(name: str, tmp_path: Path) -> None:
+    report = _compared(name, tmp_path, [WIDTH])
+    assert (report.status, report.starts) == ("pass", ()), report.reason
+
+
+@pytest.mark.parametrize("name", ["gpt_oss", "mixtral"])
+def test_a_prompt_and_two_steps_of_decoding(name: str, tmp_path: Path) -> None:
+    report = _compared(name, tmp_path, [PROMPT, PROMPT + 1, WIDTH])
+    assert (report.status, report.starts) == ("pass", ()), report.reason

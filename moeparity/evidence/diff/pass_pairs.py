@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
+
+from torch import Tensor
 
 from moeparity.evidence.diff.shared_tokens import Shared, matched
 from moeparity.evidence.diff.side import Side
@@ -112,6 +114,22 @@ def _by_tokens(ours: Sequence[Run], theirs: Sequence[Run]) -> Iterator[RunPair]:
     tokens = [[run.tokens for run in runs if run.tokens is not None] for runs in (ours, theirs)]
     for (i, j), match in matched(*tokens).items():
         yield RunPair(ours[i], theirs[j], match)
+
+
+def unmatched_tokens(runs: Iterable[Run], shared: Iterable[tuple[Run, Tensor]]) -> int:
+    """How many tokens of a side's passes have no counterpart; `shared`: the places of those that have one, by pass."""
+    matched_places: dict[int, set[int]] = {}
+    for run, places in shared:
+        matched_places.setdefault(id(run), set()).update(places.tolist())
+    of_passes = [run for run in runs if run.tokens is not None] if matched_places else []
+    return sum(
+        len(
+            {place for sequence in run.tokens.sequences for place in sequence.places}
+            - matched_places.get(id(run), set())
+        )
+        for run in of_passes
+        if run.tokens is not None
+    )
 
 
 def _as_they_lie(a: Run, b: Run) -> RunPair:

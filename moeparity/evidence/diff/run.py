@@ -26,7 +26,7 @@ from moeparity.evidence.diff.flow import (
 )
 from moeparity.evidence.diff.layout import Layout, read_layout, sides
 from moeparity.evidence.diff.orders import legal_orders
-from moeparity.evidence.diff.pass_pairs import RunPair, paired, runs_of
+from moeparity.evidence.diff.pass_pairs import RunPair, paired, runs_of, unmatched_tokens
 from moeparity.evidence.diff.report import DiffReport, LayerGrowth, LegalOrders, TraceOutline
 from moeparity.evidence.diff.side import WHOLE, Side
 from moeparity.evidence.diff.starts import MOST, births, scalars, start
@@ -59,6 +59,7 @@ class _Gathered:
     pairs: list[tuple[RunPair, ValuePair]] = field(default_factory=list)
     scalars: dict[str, None] = field(default_factory=dict)
     raised: dict[str, None] = field(default_factory=dict)
+    unmatched: list[int] = field(default_factory=lambda: [0, 0])
 
 
 def diff(a: Path, b: Path, layout: Path | None = None) -> DiffReport:
@@ -77,7 +78,8 @@ def _compare(a: Side, b: Side, layout: Layout, gathered: _Gathered) -> None:
     tally, known_values, before = Tally(a, b), Knowledge(), Before()
     gathered.tallies.append(tally)
     pair_ids: tuple[set[int], set[int]] = (set(), set())
-    for pair in paired(*runs):
+    pairs = list(paired(*runs))
+    for pair in pairs:
         pair_ids[0].add(id(pair.a))
         pair_ids[1].add(id(pair.b))
         if pair.shared is not None and not pair.shared.alike:
@@ -96,6 +98,8 @@ def _compare(a: Side, b: Side, layout: Layout, gathered: _Gathered) -> None:
         gathered.scalars.update(dict.fromkeys(_other_scalars(pair, aligned)))
         gathered.raised.update(dict.fromkeys(_raised(aligned)))
     for which, side_runs in enumerate(runs):
+        shared = [((p.a, p.b)[which], (p.shared.a, p.shared.b)[which]) for p in pairs if p.shared is not None]
+        gathered.unmatched[which] += unmatched_tokens(side_runs, shared)
         tally.alone(which, (run for run in side_runs if id(run) not in pair_ids[which]))
 
 
@@ -135,7 +139,7 @@ def _report(
     facts = Facts(
         sides=tuple(sides), coverage=coverage(gathered.tallies), starts=starts, pairs=tuple(gathered.pairs),
         births=tuple(born), ranks=tuple(ranks), scalars=tuple(gathered.scalars),
-        raised=tuple(gathered.raised),
+        raised=tuple(gathered.raised), unmatched=(gathered.unmatched[0], gathered.unmatched[1]),
     )  # fmt: skip
     status, reason = judge(facts)
     return DiffReport(

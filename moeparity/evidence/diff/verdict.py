@@ -20,7 +20,7 @@ _SHAPES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All that a verdict rests on."""
+    """All that a verdict rests on. unmatched: how many tokens of A and of B have no counterpart."""
 
     sides: tuple[Side, ...]
     coverage: Coverage
@@ -30,6 +30,7 @@ class Facts:
     ranks: tuple[str, ...]
     scalars: tuple[str, ...]
     raised: tuple[str, ...] = ()
+    unmatched: tuple[int, int] = (0, 0)
 
 
 def judge(facts: Facts) -> tuple[Status, str]:
@@ -77,6 +78,9 @@ def _obstacles(facts: Facts) -> Iterator[str]:
         yield f"{' and '.join(dict.fromkeys(cut))} was cut before its program ended"
     if coverage.uncovered:
         yield f"{counted(coverage.uncovered, 'value')} not compared"
+    if all(facts.unmatched):
+        # Where one side alone has more, it computed more. Where both have, what is one token may be taken for two.
+        yield _without_counterpart(facts.unmatched)
     zeros = list(_zeros(facts))
     if zeros:
         yield f"all zero in both, as a capture of what was not yet written: {zeros[0]}"
@@ -84,6 +88,11 @@ def _obstacles(facts: Facts) -> Iterator[str]:
         yield f"a call that returned in one trace only: {facts.raised[0]}"
     if facts.scalars:
         yield f"arguments differ: {facts.scalars[0]}"
+
+
+def _without_counterpart(unmatched: tuple[int, int]) -> str:
+    sides = [f"{counted(n, 'token')} of {side}" for side, n in zip("AB", unmatched, strict=True) if n]
+    return f"{' and '.join(sides)} without a counterpart"
 
 
 def _zeros(facts: Facts) -> Iterator[str]:
@@ -113,6 +122,11 @@ def sentences(facts: Facts) -> Iterator[str]:
         yield (
             f"{counted(coverage.only_a, 'call')} of A and {counted(coverage.only_b, 'call')} of B have no partner: "
             "fused, cast or missing. They are judged by what was made of them."
+        )
+    if any(facts.unmatched):
+        yield (
+            f"Not compared, {_without_counterpart(facts.unmatched)}: other ids, more or fewer tokens, or a mask or "
+            "positions that do not go on where the sequence was."
         )
     for entry in coverage.not_compared:
         yield f"Not compared, {counted(entry.values, 'value')}: {entry.reason} ({entry.example})."

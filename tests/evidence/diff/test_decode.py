@@ -166,6 +166,16 @@ def test_a_key_that_one_side_hides_is_a_start(tmp_path: Path) -> None:
     assert start.passes == (0, 3)
 
 
+def test_tokens_that_find_no_counterpart_are_no_equal_ones(tmp_path: Path) -> None:
+    """In one step the mask hides a token of the cache, so that the sequence seems to go on a place earlier."""
+    steps = _steps([PROMPT, *range(PROMPT + 1, LENGTH + 1)], torch.ones_like(IDS))
+    steps[2]["attention_mask"][0, 4] = 0
+    a = record(tmp_path / "a", _Program(), _steps([LENGTH], torch.ones_like(IDS)))
+    report = diff(a, record(tmp_path / "b", _Program(), steps))
+    assert report.status == "inconclusive"
+    assert "2 tokens of A and 2 tokens of B without a counterpart" in report.reason
+
+
 def test_a_decode_of_other_tokens_is_compared_as_far_as_both_have_the_same(tmp_path: Path) -> None:
     a = record(tmp_path / "a", _Program(), _steps([LENGTH], torch.ones_like(IDS)), ops=False)
     steps = _steps([PROMPT, *range(PROMPT + 1, LENGTH + 1)], torch.ones_like(IDS))

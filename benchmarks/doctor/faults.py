@@ -158,7 +158,7 @@ def _tokens(draw: random.Random) -> dict[str, Scorer]:
 
 
 def drawn_tokens(draw: random.Random) -> tuple[str, Scorer]:
-    """A fault of tokens with the name that it is to be outputs."""
+    """A fault of tokens with the name that it is to be given."""
     return draw.choice(tuple(_tokens(draw).items()))
 
 

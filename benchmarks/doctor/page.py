@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
+
+from scipy.stats import binomtest
 
 from benchmarks.doctor.case import KINDS, WRONG, verdict
 from moeparity.inputs.machine import cpu_name
@@ -83,21 +84,5 @@ def _of(events: int, trials: int) -> str:
     """`3 of 5 [15%, 95%]`; `-` without a trial."""
     if not trials:
         return "-"
-    tail = (1 - _LEVEL) / 2
-    low = 0.0 if not events else _root(lambda rate: 1 - _at_most(events - 1, trials, rate) - tail)
-    high = 1.0 if events == trials else _root(lambda rate: tail - _at_most(events, trials, rate))
-    return f"{events} of {trials} [{low:.0%}, {high:.0%}]"
-
-
-def _at_most(events: int, trials: int, rate: float) -> float:
-    """The probability of so many events or fewer."""
-    return sum(math.comb(trials, n) * rate**n * (1 - rate) ** (trials - n) for n in range(events + 1))
-
-
-def _root(of: Callable[[float], float]) -> float:
-    """Where a function of a rate that rises from below 0 is 0."""
-    low, high = 0.0, 1.0
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (middle, high) if of(middle) < 0 else (low, middle)
-    return low
+    interval = binomtest(events, trials).proportion_ci(_LEVEL, method="exact")
+    return f"{events} of {trials} [{interval.low:.0%}, {interval.high:.0%}]"

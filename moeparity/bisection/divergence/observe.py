@@ -141,9 +141,10 @@ def _error(view: NodeView, reference: Name, walker: Name) -> Error | None:
 
 
 def _reported_error(view: NodeView, reference: Name, candidate: Name) -> Error | None:
-    """The error of the log-probabilities that the sides report; None if both report plain logits at temperature 1.
+    """How far the candidate's log-probabilities lie from the reference's; None if both sides hand on plain logits at
+    temperature 1, whose error is told already.
 
-    If one side reports logits, their log-softmax (in fp64, kept as fp32) takes their place. Works in chunks of rows,
+    Logits of one side are turned into log-probabilities first (log-softmax in fp64, kept as fp32), some rows at a time,
     since the whole would be large in fp64.
     """
     sides = (reference, candidate)

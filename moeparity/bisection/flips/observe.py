@@ -281,9 +281,10 @@ def selected(view: NodeView, walker: Name, of: Rankings, logits: Tensor) -> tupl
 
 
 def equal_rows(a: Tensor, b: Tensor, axis: int) -> Tensor:
-    """bool [B, T]: tokens all of whose elements have equal bits; values of two dtypes are compared in the wider one.
+    """Which tokens have equal bits in both values: bool [B, T].
 
-    a, b: [B, ..., T at `axis`, ...], any dtypes. If a fault made their shapes differ, no token is equal.
+    a, b: [B, ..., T at `axis`, ...], any dtypes; two dtypes are compared in the wider one. If a fault made the shapes
+    differ, no token is equal.
     """
     if a.shape != b.shape:
         return torch.zeros(a.movedim(axis, 1).shape[:2], dtype=torch.bool, device=a.device)

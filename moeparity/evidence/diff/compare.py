@@ -158,9 +158,9 @@ class Comparer:
         if shared is None or shared.alike or ours is None or theirs is None or not value_a.shape or not value_b.shape:
             return None
         keys = KeyColumns(ours, theirs, (shared.a, shared.b))
-        tensors = self.a.tensor(a), self.b.tensor(b)
         if self._are_weights(value_a, value_b) or not keys.are_of((value_a.shape[-1], value_b.shape[-1])):
             return None
+        tensors = self.a.tensor(a), self.b.tensor(b)
         if tensors[0] is None or tensors[1] is None or tensors[0].dtype != tensors[1].dtype:
             return None
         rows = tensors[0].reshape(-1, value_a.shape[-1]), tensors[1].reshape(-1, value_b.shape[-1])

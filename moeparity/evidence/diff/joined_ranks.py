@@ -27,7 +27,9 @@ MOST = 12
 
 
 class Joined:
-    """The values of several ranks as one: those of the first rank, whose parts lie in the others at the same calls."""
+    """Several ranks read as one program: the first rank's calls, with each value put together from what all ranks
+    recorded at the same call.
+    """
 
     def __init__(self, gathered: Gathered, rules: Sequence[RankRule]) -> None:
         parts = gathered.parts

@@ -121,15 +121,10 @@ def unmatched_tokens(runs: Iterable[Run], shared: Iterable[tuple[Run, Tensor]]) 
     matched_places: dict[int, set[int]] = {}
     for run, places in shared:
         matched_places.setdefault(id(run), set()).update(places.tolist())
-    of_passes = [run for run in runs if run.tokens is not None] if matched_places else []
-    return sum(
-        len(
-            {place for sequence in run.tokens.sequences for place in sequence.places}
-            - matched_places.get(id(run), set())
-        )
-        for run in of_passes
-        if run.tokens is not None
-    )
+    if not matched_places:
+        return 0
+    of_passes = [(id(run), run.tokens) for run in runs if run.tokens is not None]
+    return sum(int(tokens.real().sum()) - len(matched_places.get(number, ())) for number, tokens in of_passes)
 
 
 def _as_they_lie(a: Run, b: Run) -> RunPair:

@@ -91,12 +91,12 @@ def explained_in_parts(
     *,
     same: bool = False,
 ) -> Parts:
-    """The choices behind a node's recorded values. All forwards are explained together if that is possible. Otherwise
-    they are taken apart: those that the plan itself gives are explained apart from the others, or each phase is.
+    """Which choices give a node's recorded values. One answer for all forwards is tried first. If there is none, the
+    forwards that the plan already gives are left as they are and the others explained, or each phase by itself.
 
-    `memories` are kept by the names of a region's nodes, without their layer; each may spend `work`.
-    `stop` ends searches before that. `checkpoints` are others, whose weights may be here. `orders`: what may be spent
-    on orders that no file lists. `same`: the plan is known to give every bit.
+    memories: what earlier searches found, by the names of a region's nodes without their layer; each search may spend
+    `work`, and `stop` ends it sooner. checkpoints: other folders whose weights the program may hold. orders: what may
+    be spent on orders that no file lists. same: whether the plan is known to give every bit.
     """
     stop = stop or Stop()
     regions, reasons = _regions(plan, node, observations)

@@ -220,11 +220,12 @@ class Unseen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
-    """What is found about a trace's nodes, beside a start profile in one dtype.
+    """What `explain` says of a trace: of each node, which numerics give the values that the program recorded.
 
-    taken: what is assumed of the program if attention and the rotation are explained. whole: whether the program got to
-    the end of its recording. asked: whether the user named nodes; if not, all that the trace shows were meant. budget:
-    seconds that might be spent on orders that no file lists; None: none was sought.
+    profile, dtype: the numerics from which the search started. taken: what had to be assumed of the program to explain
+    attention and the rotation. whole: whether the recording ran to the program's end. asked: whether the user named
+    nodes; if not, all that the trace shows are explained. budget: seconds that the search for orders that no file lists
+    might take; None: there was no such search.
     """
 
     trace: str

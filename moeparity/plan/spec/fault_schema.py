@@ -88,8 +88,8 @@ class WeightEdit(Model):
 
 
 class InputEdit(Model):
-    """A changed input of the node: the input `of` another port instead, `plus` a number, `shifted` along the sequence,
-    or `filled` with one number.
+    """What a fault does to one input of its node. One of: take the input that another port gets (`of`), add a number
+    to it (`plus`), move it along the sequence (`shifted`), put one number everywhere (`filled`).
     """
 
     of: Name | None = None

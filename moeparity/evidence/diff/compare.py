@@ -127,9 +127,17 @@ class Comparer:
                 return Comparison(status="equal", rows=len(rows_a))
             return self._by_keys(a, b) or Comparison(status="unknown", reason=places)
         as_they_lie = self._paired_rows(a, b, rows_a, rows_b, places)
+        if as_they_lie.status == "differ" and self._is_selected(a, b):
+            return Comparison(status="unknown", reason="rows that were selected, in the order of the selection")
         by_keys = self._by_keys(a, b) if as_they_lie.status == "differ" else None
         # A row may be as wide by chance as there are keys: which of both it is, equal bits say.
         return by_keys if by_keys is not None and by_keys.differing < as_they_lie.differing else as_they_lie
+
+    def _is_selected(self, a: int, b: int) -> bool:
+        """Whether the rows of two values, of passes that are not alike, have an order that says nothing of tokens."""
+        if self.pair.shared is None or self.pair.shared.alike:
+            return False
+        return any(side.root_of(number) in side.selected for side, number in ((self.a, a), (self.b, b)))
 
     def _paired_rows(
         self, a: int, b: int, rows_a: Tensor, rows_b: Tensor, places: tuple[Tensor, Tensor, Tensor | None]
@@ -158,20 +166,25 @@ class Comparer:
         if shared is None or shared.alike or ours is None or theirs is None or not value_a.shape or not value_b.shape:
             return None
         keys = KeyColumns(ours, theirs, (shared.a, shared.b))
-        if self._are_weights(value_a, value_b) or not keys.are_of((value_a.shape[-1], value_b.shape[-1])):
+        # Keys are the last axis, or as in a cache the one before it.
+        axes = [axis for axis in (-1, -2) if keys.are_of(_widths(axis, value_a, value_b))]
+        if self._are_weights(value_a, value_b) or not axes:
             return None
         tensors = self.a.tensor(a), self.b.tensor(b)
         if tensors[0] is None or tensors[1] is None or tensors[0].dtype != tensors[1].dtype:
             return None
-        rows = tensors[0].reshape(-1, value_a.shape[-1]), tensors[1].reshape(-1, value_b.shape[-1])
+        readings = []
+        for axis in axes:
+            x, y = (tensor.movedim(axis, -1) for tensor in tensors if tensor is not None)
+            readings.append(keys.of_keys((x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1]))))
         places = self._token_places(value_a, value_b)
-        readings = [keys.of_keys(rows)]
-        if not isinstance(places, str):
+        if axes[0] == -1 and not isinstance(places, str):
             left, right, *tokens = places
+            rows = tensors[0].reshape(-1, value_a.shape[-1]), tensors[1].reshape(-1, value_b.shape[-1])
             readings.append(keys.of_tokens((rows[0][left], rows[1][right]), (tokens[0], tokens[1])))
         best = min((reading for reading in readings if reading), key=lambda reading: reading.differing, default=None)
         # Rows of no one token may have as many columns as there are keys by chance: then only equal bits say something.
-        if best is None or (len(readings) == 1 and best.differing):
+        if best is None or (len(readings) == len(axes) and best.differing):
             return None
         status: Status = "differ" if best.differing else "equal"
         return Comparison(
@@ -298,6 +311,12 @@ class Comparer:
 def in_shapes(value_a: Value, value_b: Value) -> str:
     """`shapes [12, 5] in A and [12, 4] in B`."""
     return f"shapes {list(value_a.shape)} in A and {list(value_b.shape)} in B"
+
+
+def _widths(axis: int, *values: Value) -> tuple[int, int]:
+    """How many each value has along that axis; 0 for one that lacks it."""
+    ours, theirs = (value.shape[axis] if len(value.shape) >= -axis else 0 for value in values)
+    return ours, theirs
 
 
 def _row_count(x: Tensor) -> int:

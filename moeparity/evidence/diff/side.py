@@ -24,6 +24,10 @@ OWN = "weight "
 
 WHOLE = frozenset({"int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64", "bool"})
 """Dtypes that hold no fractions."""
+_SELECTIONS = ("nonzero", "argsort", "sort")
+"""Ops that give places in an order of their own; `sort` and `argsort` where they put a whole list in order."""
+_PUT_BACK = ("index_add", "index_put", "index_copy", "scatter")
+"""Ops that bring selected rows back to where they were selected from."""
 MOST_VIEWS = 100
 """Views of views that are followed: more are a circle."""
 
@@ -165,6 +169,27 @@ class Side:
                 results = {self.root_of(number) for number in (*call.outputs.values(), *call.written.values())}
                 drawn.update(root for root in results if not call.path or self.value(root).dtype in WHOLE)
         return frozenset(drawn)
+
+    @cached_property
+    def selected(self) -> frozenset[int]:
+        """Values whose rows were selected by other values, such as the tokens of one expert: their order is that of the
+        selection, also where there are as many rows as tokens.
+        """
+        selected: set[int] = set()
+        for call in self.calls:
+            op = call.name.removeprefix("aten.").partition(".")[0].rstrip("_")
+            if call.level != "op" or op.startswith(_PUT_BACK):
+                continue
+            inputs = [self.value(number) for number in call.inputs.values()]
+            rows = {value.shape[:1] for value in inputs if self.root_of(value.id) in selected}
+            if op == "index" and self.root_of(inputs[0].id) in selected:
+                rows = set()  # Selected rows of selected ones: the inverse of an order, which ends it.
+            for number in call.outputs.values():
+                shape = self.value(number).shape
+                is_new = op == "nonzero" or (op in _SELECTIONS and len(shape) == 1)
+                if shape and (is_new or shape[:1] in rows):
+                    selected.add(self.root_of(number))
+        return frozenset(selected)
 
     @cached_property
     def weights(self) -> Mapping[str | None, bool]:

@@ -56,7 +56,7 @@ def test_rows_padded_at_the_other_side(name: str, tmp_path: Path) -> None:
     assert (report.status, report.starts) == ("pass", ()), report.reason
 
 
-@pytest.mark.parametrize("name", ["gpt_oss", "mixtral"])
+@pytest.mark.parametrize("name", ["gpt_oss", "mixtral", "deepseek_v3"])
 def test_a_prompt_and_two_steps_of_decoding(name: str, tmp_path: Path) -> None:
     report = _compared(name, tmp_path, [PROMPT, PROMPT + 1, WIDTH])
     assert (report.status, report.starts) == ("pass", ()), report.reason

@@ -6,6 +6,7 @@ Letters: M rows (all axes of x but the last), N columns, K inputs, whose product
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import torch
@@ -60,41 +61,42 @@ def gemm(
     is) and every step elementwise, so no bit depends on M, N or other rows. A product is rounded to the accumulator's
     dtype (exact for fp16, and for bf16 except in underflow and overflow), unless the order contracts it with `fma`. The
     accumulator starts as its first product; one that starts from zero is `sequential(zero)`. `tensor_core(h100)` and
-    kin multiply and add as that GPU's tensor cores do, in fp32 (`tensor_core.gemm_orders`); operands that these do not
-    multiply, fp64 and fp32 unless `in_tf32`, are left to torch's kernel.
+    kin add as that GPU's tensor cores do (`tensor_core.gemm_orders`); fp64, and fp32 unless it is rounded to TF32
+    (`in_tf32`), is left to torch's kernel.
 
-    in_tf32: fp32 operands are rounded to TF32.
-
-    splits: above 1 it is split-K: each of `gemm_forms.spans` of K is a GEMM on operands copied to memory of their own,
-    by torch's kernel or in `order`, with its result rounded to `partials`. The parts are added in `splits_order`, every
-    addition rounded to `partials`. Parts on tensor cores are whole multiples of 64 inputs. cuBLASLt reduces split-K in the compute or output type in this way
-    (cublasLtReductionScheme_t, CUDA 12).
+    splits: above 1 it is split-K: each of `gemm_forms.spans` of K, on tensor cores whole multiples of 64, is a GEMM on
+    operands copied to memory of their own, by torch's kernel or in `order`, with its result rounded to `partials`. The
+    parts are added in `splits_order`, every addition rounded to `partials`, as cuBLASLt does
+    (cublasLtReductionScheme_t).
 
     Raises FormError with the reason of `gemm_forms.refusal`, if there is one, and blocks.PlaceError.
     """
-    name = name_of(inputs) or str(inputs)
-    fault = refusal(weight.shape[-1], order, splits, splits_order, name, tf32=in_tf32)
-    if fault is not None:
-        raise FormError(*fault)
     if in_tf32:
         x, weight = tf32(rounded(x, inputs)), tf32(rounded(weight, inputs))
-    core, format_ = tensor_core_order(order), multiplied(name, tf32=in_tf32)
+    core, format_ = _on_core(weight.shape[-1], order, splits, splits_order, inputs, in_tf32)
+    accumulate = partials if splits > 1 else working(inputs, output)
     if splits > 1:
-        accumulate = partials
         form = {"inputs": inputs, "output": partials, "order": order, "rows": rows, "in_tf32": in_tf32}
         total = _split(x, weight, spans(weight.shape[-1], splits, grain_of(order)), splits_order, **form)
     elif core is not None and format_ is not None:
-        accumulate = torch.float32
         total = _on_tensor_core(rounded(x, inputs), rounded(weight, inputs), core, format_)
     elif core is not None or order == NATIVE or (order == ONEDNN and x.numel() > x.shape[-1]):
         return _native(x, weight, bias, inputs=inputs, output=output, rows=rows)
     else:
-        accumulate = working(inputs, output)
         written = ONE_ROW if order == ONEDNN else order
         total = _in_order(rounded(x, inputs), rounded(weight, inputs), written, accumulate)
-    if bias is not None:
-        total = add(total, rounded(bias, accumulate), accumulate)
-    return rounded(total, output)
+    return rounded(total if bias is None else add(total, rounded(bias, accumulate), accumulate), output)
+
+
+def _on_core(
+    k: int, order: str, splits: int, splits_order: str, inputs: torch.dtype, in_tf32: bool
+) -> tuple[TensorCoreOrder | None, str | None]:
+    """The order of tensor cores, and the format of what they multiply. Raises FormError if K does not fit the form."""
+    name = name_of(inputs) or str(inputs)
+    fault = refusal(k, order, splits, splits_order, name, tf32=in_tf32)
+    if fault is not None:
+        raise FormError(*fault)
+    return tensor_core_order(order), multiplied(name, tf32=in_tf32)
 
 
 def _native(
@@ -132,10 +134,8 @@ def _split(x: torch.Tensor, weight: torch.Tensor, cuts: list[slice], splits_orde
 def _on_tensor_core(x: torch.Tensor, weight: torch.Tensor, order: TensorCoreOrder, format_: str) -> torch.Tensor:
     """x [..., K], weight [N, K] -> fp32 [..., N]: each chain of dot-adds from zero, their sums added ascending."""
     rows, instruction = x.reshape(-1, x.shape[-1]), order.instruction(format_)
-    chains = [multiply_add(instruction, rows[:, part], weight[:, part].t()) for part in order.parts(x.shape[-1])]
-    total, *others = chains
-    for other in others:
-        total = total + other
+    chains = (multiply_add(instruction, rows[:, part], weight[:, part].t()) for part in order.parts(x.shape[-1]))
+    total = reduce(torch.add, chains)
     return total.view(*x.shape[:-1], len(weight))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from moeparity.numerics.orders import NATIVE, Order, OrderError, parse
 from moeparity.numerics.tensor_core.gemm_orders import GRAIN, misfit, multiplied, tensor_core_order
 
@@ -26,7 +28,7 @@ def spans(k: int, splits: int, grain: int = 1) -> list[slice]:
     All have ceil(k / splits) inputs, up to the next multiple, the last what is left; if that uses up the inputs early,
     there are fewer than `splits`.
     """
-    size = -(-(-(-k // grain)) // splits) * grain
+    size = ceil(ceil(k / grain) / splits) * grain
     return [slice(start, min(start + size, k)) for start in range(0, k, size)]
 
 
@@ -77,7 +79,7 @@ def refusal(
 
 
 def _splits_fault(k: int, splits: int, grain: int) -> str | None:
-    most = -(-k // grain)
+    most = ceil(k / grain)
     if not 1 <= splits <= most:
         unit = f" of whole {grain}" if grain > 1 else ""
         return f"{k} inputs cannot be cut into {splits} splits{unit}; expected 1 to {most}."

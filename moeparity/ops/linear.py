@@ -45,9 +45,9 @@ ROWS = Attribute(
 ORDER = sum_order(
     "order",
     "in which order the K products of an output are added, in fp32: torch's own kernel, or one written out, whose bits "
-    "depend on neither M nor N (and which takes far longer than the kernel); `tensor_core(h100)`: as the tensor cores of "
-    "that GPU add them, one chain over K, whose operands are bf16, fp16 or TF32: fp32 without TF32 is left to torch's "
-    "kernel, which takes the place of CUDA cores",
+    "depend on neither M nor N (and which takes far longer than the kernel); `tensor_core(h100)`: as the tensor cores "
+    "of that GPU add them, one chain over K, or with `promote=128` one for each 128. Their operands are bf16, fp16 or "
+    "TF32: fp32 without TF32 is left to torch's kernel, which takes the place of CUDA cores",
     tensor_cores=True,
 )
 FORMS = (

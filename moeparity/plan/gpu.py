@@ -36,7 +36,7 @@ def gpu_rules(variant: variant_schema.Variant, profile: Profile, where: Where) -
     rules = [_rule(at, name, order, ops) for name, ops in orders.items()]
     for op in OPS.values():
         if op.gemm:
-            rules += [_rule(at, a.name, own, [op.name]) for a in op.attributes for own in set(a.same_sums.values())]
+            rules += [_rule(at, a.name, form, [op.name]) for a in op.attributes for form in set(a.same_sums.values())]
     return tuple(rules)
 
 

@@ -13,8 +13,8 @@ from moeparity.numerics.orders import OrderError
 from moeparity.numerics.tensor_core.instructions import Instruction, architecture_of, instruction
 
 GRAIN = 64
-"""cuBLASLt cuts K into parts of whole multiples of so many 16-bit elements (algorithm 66 on Hopper; tests/recorded/h200,
-and facebookexperimental/triton db4666f, bitequiv).
+"""cuBLASLt cuts K into parts of whole multiples of so many 16-bit elements (algorithm 66 on Hopper: run on an H200, and
+facebookexperimental/triton db4666f, bitequiv).
 """
 
 USUAL = ("tensor_core(a100)", "tensor_core(h100)")
@@ -48,7 +48,7 @@ class TensorCoreOrder:
 
 @cache
 def tensor_core_order(text: str) -> TensorCoreOrder | None:
-    """The order that `text` writes; None if it writes none of tensor cores. Raises OrderError for one of no known GPU."""
+    """The order that `text` writes; None if it writes none of tensor cores. Raises OrderError for an unknown GPU."""
     if not text.startswith("tensor_core"):
         return None
     written = _WRITTEN.fullmatch(text)
@@ -60,7 +60,7 @@ def tensor_core_order(text: str) -> TensorCoreOrder | None:
     try:
         architecture_of(written["gpu"])
     except ValueError as error:
-        raise OrderError(str(error)) from None
+        raise OrderError(str(error).removeprefix("gpu: ")) from None
     return TensorCoreOrder(written["gpu"], int(promote or 0))
 
 
@@ -82,8 +82,8 @@ def misfit(order: TensorCoreOrder, k: int, inputs: str, *, tf32: bool) -> str | 
         return f"{error} Name another GPU, or set a dtype that it multiplies."
     if k % of_gpu.span:
         return (
-            f"{k} inputs, and {order.gpu} takes {of_gpu.span} {format_} at a time. Which kernel a library then calls is "
-            "not known: set `native` here."
+            f"{k} inputs, and {order.gpu} takes {of_gpu.span} {format_} at a time. Which kernel a library then calls "
+            "is not known: set `native` here."
         )
     if order.promote % of_gpu.span:
         return f"{order} begins chains within the {of_gpu.span} {format_} taken at a time. Set a multiple of that."

@@ -236,7 +236,7 @@ def instruction(
 
 
 def architecture_of(gpu: str) -> str:
-    """The architecture of a GPU by its name, or itself, such as `sm_90`. Raises ValueError for one of no known arithmetic."""
+    """The architecture of a GPU by its name, or itself, such as `sm_90`. Raises ValueError for an unknown one."""
     architecture = ARCHITECTURES.get(gpu, gpu)
     if architecture in _FRACTIONS:
         return architecture

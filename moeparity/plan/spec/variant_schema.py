@@ -26,7 +26,10 @@ Call = Annotated[str, AfterValidator(_call), Field(json_schema_extra={"pattern":
 
 
 def _gpu(name: str) -> str:
-    architecture_of(name)
+    try:
+        architecture_of(name)
+    except ValueError as error:
+        raise ValueError(str(error).removeprefix("gpu: ")) from None
     return name
 
 

@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from moeparity.numerics import gemm_forms
+from moeparity.numerics.collectives.declaration import Evidence
 from moeparity.numerics.gemm_forms import ALL, ONE_ROW, ONEDNN, refusal
 from moeparity.numerics.orders import NATIVE
+from moeparity.numerics.tensor_core.gemm_orders import USUAL
 from moeparity.ops.attribute import ABOVE_1, Attribute, Value, site, sum_order
 from moeparity.ops.declaration import Op, Parameter, WeightPort, always
 from moeparity.ops.memory import BYTES, Call, Memory, Shapes
@@ -42,14 +44,20 @@ ROWS = Attribute(
     "many, the last filled up with zeros, so that no bit of a token depends on which others are computed with it. That "
     "a row's place in its block does not matter either is tried on the machine at hand, and refused where it does",
 )
-ORDER = sum_order(
-    "order",
-    "in which order the K products of an output are added, in fp32: torch's own kernel, or one written out, whose bits "
-    "depend on neither M nor N (and which takes far longer than the kernel); `tensor_core(h100)`: as the tensor cores "
-    "of that GPU add them, one chain over K, or with `promote=128` one for each 128. Their operands are bf16, fp16 or "
-    "TF32: fp32 without TF32 is left to torch's kernel, which takes the place of CUDA cores",
-    tensor_cores=True,
+_RECORDED = "outputs recorded on GPUs (north-numerical-computing/MATLAB-tensor-core b12b5a7), all given"
+ORDER = replace(
+    sum_order(
+        "order",
+        "in which order the K products of an output are added, in fp32: torch's own kernel, or one written out, "
+        "whose bits depend on neither M nor N (and which takes far longer than the kernel); `tensor_core(h100)`: as "
+        "the tensor cores of that GPU add them, one chain over K, or with `promote=128` one for each 128. Their "
+        "operands are bf16, fp16 or TF32: fp32 without TF32 is left to torch's kernel, which takes the place of CUDA "
+        "cores",
+        tensor_cores=True,
+    ),
+    sources=dict.fromkeys(USUAL, Evidence("read", _RECORDED)),
 )
+"""The order in which a GEMM adds up its products."""
 FORMS = (
     TF32,
     ORDER,

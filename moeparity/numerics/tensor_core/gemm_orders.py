@@ -38,12 +38,17 @@ class TensorCoreOrder:
 
     def instruction(self, multiplied: str) -> Instruction:
         """What multiplies operands of that format. Raises ValueError if the GPU has nothing that does."""
-        return instruction(self.gpu, multiplied)
+        return _instruction(self.gpu, multiplied)
 
     def parts(self, k: int) -> Iterator[slice]:
         """The chains over K."""
         size = self.promote or max(k, 1)
         return (slice(start, min(start + size, k)) for start in range(0, max(k, 1), size))
+
+
+@cache
+def _instruction(gpu: str, multiplied: str) -> Instruction:
+    return instruction(gpu, multiplied)
 
 
 @cache

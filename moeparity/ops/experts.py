@@ -12,7 +12,7 @@ from moeparity.ops import measured
 from moeparity.ops.attribute import LOGISTIC, Attribute, Value, site
 from moeparity.ops.declaration import Op, Parameter, WeightPort, sees_rows_by_sigmoid
 from moeparity.ops.linear import COLUMN, FORMS, INSIDE, ROW, ROWS, TF32, refuses_form, sees_rows
-from moeparity.ops.memory import BYTES, INTEGER, Call, Memory, Shapes
+from moeparity.ops.memory import BYTES, INTEGER, Call, Memory, Shapes, on_tensor_cores
 from moeparity.ops.placement import BLOCKS, PARTIAL, TENSOR, cut, refuse_pieces
 
 COMBINE, EPILOGUE, ACTIVATION, INPUT = "combine", "epilogue", "activation", "input"
@@ -110,6 +110,8 @@ def _scratch(call: Call) -> int:
     stacks = count if grouped else 1
     values = rows * (hidden * call.bytes_of("projections") + 2 * width * call.wide * 2 + 3 * width * call.wide)
     values += rows * hidden * (call.bytes_of("output") + call.wide)
+    values += on_tensor_cores(call, "order", 2 * width, hidden, rows)
+    values += on_tensor_cores(call, "order", hidden, width, rows)
     if "gate_bias" in call.weights:
         # The rows' own biases, and the results before them.
         values += 2 * rows * (2 * width + hidden) * call.wide

@@ -13,7 +13,7 @@ from moeparity.numerics.orders import NATIVE
 from moeparity.numerics.tensor_core.gemm_orders import USUAL
 from moeparity.ops.attribute import ABOVE_1, Attribute, Value, site, sum_order
 from moeparity.ops.declaration import Op, Parameter, WeightPort, always
-from moeparity.ops.memory import BYTES, Call, Memory, Shapes
+from moeparity.ops.memory import BYTES, Call, Memory, Shapes, on_tensor_cores
 from moeparity.ops.placement import BIAS, BLOCKS, PARTIAL, TENSOR, cut, refuse_pieces
 
 _SITES = (
@@ -157,7 +157,7 @@ def _scratch(call: Call) -> int:
     rows, columns = call.weights["weight"]
     operand, dtype = call.bytes_of("inputs"), BYTES[call.dtype]
     copies = rows * columns * operand if operand != dtype else 0
-    copies += call.tokens * columns * operand
+    copies += call.tokens * columns * operand + on_tensor_cores(call, "order", rows, columns, call.tokens)
     # Rounding to TF32: the bits, which are finite, and the result, for one operand while the other one's are in memory.
     copies += 4 * operand * (rows * columns + call.tokens * columns) if call.rounds_to_tf32 else 0
     if call.active.get("inputs") == call.active.get("output"):

@@ -51,12 +51,12 @@ def report_of(folder: Path, reference: dict[str, Any], candidate: dict[str, Any]
 
 
 def test_every_gemm_is_on_the_gpu() -> None:
-    here, there = plan(QUICKSTART), plan(QUICKSTART, gpu="h100")
-    assert {"linear", "gate", "experts", "lm_head"} == orders(there).keys()
-    assert all(values == {"tensor_core(h100)"} for values in orders(there).values())
-    experts = next(node for node in there.graph.nodes if node.op.name == "experts")
-    assert here.active(experts)["implementation"] == "grouped"
-    assert there.active(experts)["implementation"] == "loop"
+    on_cpu, on_gpu = plan(QUICKSTART), plan(QUICKSTART, gpu="h100")
+    assert {"linear", "gate", "experts", "lm_head"} == orders(on_gpu).keys()
+    assert all(values == {"tensor_core(h100)"} for values in orders(on_gpu).values())
+    experts = next(node for node in on_gpu.graph.nodes if node.op.name == "experts")
+    assert on_cpu.active(experts)["implementation"] == "grouped"
+    assert on_gpu.active(experts)["implementation"] == "loop"
 
 
 def test_the_gemms_with_kv_b_are_too(deepseek_v3: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_gpu_is_one_choice_of_a_report(tmp_path: Path) -> None:
 
 def test_one_generation_of_gpus_gives_one_result(tmp_path: Path) -> None:
     """An H200 multiplies bf16 as an H100 does; an A100 does not."""
-    same, other = (report_of(tmp_path, {"gpu": "h100"}, {"gpu": gpu}) for gpu in ("h200", "a100"))
-    assert not same.roots
-    assert [toggle.label for toggle in other.toggles] == ["placement gpu (set by the recipe)"]
-    assert other.roots
+    of_h200, of_a100 = (report_of(tmp_path, {"gpu": "h100"}, {"gpu": gpu}) for gpu in ("h200", "a100"))
+    assert not of_h200.roots
+    assert [toggle.label for toggle in of_a100.toggles] == ["placement gpu (set by the recipe)"]
+    assert of_a100.roots

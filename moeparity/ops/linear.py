@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from moeparity.numerics import gemm_forms
 from moeparity.numerics.collectives.declaration import Evidence
@@ -44,7 +44,7 @@ ROWS = Attribute(
     "many, the last filled up with zeros, so that no bit of a token depends on which others are computed with it. That "
     "a row's place in its block does not matter either is tried on the machine at hand, and refused where it does",
 )
-_RECORDED = "outputs recorded on GPUs (north-numerical-computing/MATLAB-tensor-core b12b5a7), all given"
+_RECORDED: Final = "north-numerical-computing/MATLAB-tensor-core b12b5a7, outputs recorded on GPUs"
 ORDER = replace(
     sum_order(
         "order",
@@ -52,7 +52,7 @@ ORDER = replace(
         "whose bits depend on neither M nor N (and which takes far longer than the kernel); `tensor_core(h100)`: as "
         "the tensor cores of that GPU add them, one chain over K, or with `promote=128` one for each 128. Their "
         "operands are bf16, fp16 or TF32: fp32 without TF32 is left to torch's kernel, which takes the place of CUDA "
-        "cores",
+        f"cores ({_RECORDED})",
         tensor_cores=True,
     ),
     sources=dict.fromkeys(USUAL, Evidence("read", _RECORDED)),

@@ -1,28 +1,39 @@
-"""GEMMs by form: torch's own kernel on all rows or on blocks of rows, split-K over it, or every output element as a sum
-in a stated order.
+"""GEMMs by form: torch's own kernel on all rows or on blocks of rows, split-K over it, every output element as a sum in
+a stated order, or the arithmetic of a GPU's tensor cores.
 
 Letters: M rows (all axes of x but the last), N columns, K inputs, whose products each output element adds up.
 """
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import torch
 
 from moeparity.numerics.additions import of_order
 from moeparity.numerics.blocks import in_blocks
-from moeparity.numerics.dtypes import torch_dtype
-from moeparity.numerics.gemm_forms import ALL, ONE_ROW, ONEDNN, refusal, spans
+from moeparity.numerics.dtypes import name_of, torch_dtype
+from moeparity.numerics.gemm_forms import ALL, ONE_ROW, ONEDNN, grain_of, refusal, spans
 from moeparity.numerics.orders import NATIVE, parse, tree
-from moeparity.numerics.rounding import add, linear, rounded, working
+from moeparity.numerics.rounding import add, linear, rounded, tf32, working
 from moeparity.numerics.summation import sum_axis, sum_tree
+from moeparity.numerics.tensor_core.gemm_orders import TensorCoreOrder, multiplied, tensor_core_order
+from moeparity.numerics.tensor_core.product import multiply_add
 from moeparity.progress import through
 
 AT_ONCE = 1 << 18
 """A step of a sum takes about so many values together, so that they stay in the caches."""
 LEAST, WIDEST = 1 << 8, 1 << 11
 """But at least `LEAST` output elements, and at most `WIDEST` neighbours, whose inputs are copied side by side."""
+
+
+class FormError(ValueError):
+    """A GEMM cannot have the form that is asked for. reason: why, without the `attribute`."""
+
+    def __init__(self, attribute: str, reason: str) -> None:
+        self.attribute, self.reason = attribute, reason
+        super().__init__(f"{attribute}: {reason}")
 
 
 def gemm(
@@ -37,6 +48,7 @@ def gemm(
     splits: int = 1,
     partials: torch.dtype = torch.float32,
     splits_order: str = "sequential",
+    in_tf32: bool = False,
 ) -> torch.Tensor:
     """`x @ weight.T + bias`: operands rounded to `inputs`, K added up as stated, result rounded to `output`.
 
@@ -48,31 +60,43 @@ def gemm(
     order: an order over the K products of each output element. The accumulator is fp32 (fp64 if `inputs` or `output`
     is) and every step elementwise, so no bit depends on M, N or other rows. A product is rounded to the accumulator's
     dtype (exact for fp16, and for bf16 except in underflow and overflow), unless the order contracts it with `fma`. The
-    accumulator starts as its first product; one that starts from zero, as on tensor cores, is `sequential(zero)`.
+    accumulator starts as its first product; one that starts from zero is `sequential(zero)`. `tensor_core(h100)` and
+    kin add as that GPU's tensor cores do (`tensor_core.gemm_orders`); fp64, and fp32 unless it is rounded to TF32
+    (`in_tf32`), is left to torch's kernel.
 
-    splits: above 1 it is split-K: each of `gemm_forms.spans` of K is a GEMM on operands copied to memory of their own,
-    by torch's kernel or in `order`, with its result rounded to `partials`. The parts are added in `splits_order`, every
-    addition rounded to `partials`. cuBLASLt reduces split-K in the compute or output type in this way
-    (cublasLtReductionScheme_t, CUDA 12); its kernel for a part is not known, and torch's takes its place.
+    splits: above 1 it is split-K: each of `gemm_forms.spans` of K, on tensor cores whole multiples of 64, is a GEMM on
+    operands copied to memory of their own, by torch's kernel or in `order`, with its result rounded to `partials`. The
+    parts are added in `splits_order`, every addition rounded to `partials`, as cuBLASLt does
+    (cublasLtReductionScheme_t).
 
-    Raises ValueError with the reason of `gemm_forms.refusal`, if there is one, and blocks.PlaceError.
+    Raises FormError with the reason of `gemm_forms.refusal`, if there is one, and blocks.PlaceError.
     """
-    fault = refusal(weight.shape[-1], order, splits, splits_order)
-    if fault is not None:
-        raise ValueError(": ".join(fault))
-    if order == ONEDNN:
-        order = ONE_ROW if x.numel() == x.shape[-1] else NATIVE
-    if order == NATIVE and splits == 1:
+    if in_tf32:
+        x, weight = tf32(rounded(x, inputs)), tf32(rounded(weight, inputs))
+    core, format_ = _on_core(weight.shape[-1], order, splits, splits_order, inputs, in_tf32)
+    accumulate = partials if splits > 1 else working(inputs, output)
+    if splits > 1:
+        form = {"inputs": inputs, "output": partials, "order": order, "rows": rows, "in_tf32": in_tf32}
+        total = _split(x, weight, spans(weight.shape[-1], splits, grain_of(order)), splits_order, **form)
+    elif core is not None and format_ is not None:
+        total = _on_tensor_core(rounded(x, inputs), rounded(weight, inputs), core, format_)
+    elif core is not None or order == NATIVE or (order == ONEDNN and x.numel() > x.shape[-1]):
         return _native(x, weight, bias, inputs=inputs, output=output, rows=rows)
-    if splits == 1:
-        accumulate = working(inputs, output)
-        total = _in_order(rounded(x, inputs), rounded(weight, inputs), order, accumulate)
     else:
-        accumulate = partials
-        total = _split(x, weight, splits, splits_order, inputs=inputs, output=partials, order=order, rows=rows)
-    if bias is not None:
-        total = add(total, rounded(bias, accumulate), accumulate)
-    return rounded(total, output)
+        written = ONE_ROW if order == ONEDNN else order
+        total = _in_order(rounded(x, inputs), rounded(weight, inputs), written, accumulate)
+    return rounded(total if bias is None else add(total, rounded(bias, accumulate), accumulate), output)
+
+
+def _on_core(
+    k: int, order: str, splits: int, splits_order: str, inputs: torch.dtype, in_tf32: bool
+) -> tuple[TensorCoreOrder | None, str | None]:
+    """The order of tensor cores, and the format of what they multiply. Raises FormError if K does not fit the form."""
+    name = name_of(inputs) or str(inputs)
+    fault = refusal(k, order, splits, splits_order, name, tf32=in_tf32)
+    if fault is not None:
+        raise FormError(*fault)
+    return tensor_core_order(order), multiplied(name, tf32=in_tf32)
 
 
 def _native(
@@ -98,14 +122,21 @@ def _native(
     return rounded(result, output).view(*x.shape[:-1], len(weight))
 
 
-def _split(x: torch.Tensor, weight: torch.Tensor, splits: int, splits_order: str, **form: Any) -> torch.Tensor:
+def _split(x: torch.Tensor, weight: torch.Tensor, cuts: list[slice], splits_order: str, **form: Any) -> torch.Tensor:
     """The parts of K, each a GEMM of that `form`, added in `splits_order`, every addition rounded like the parts."""
-    cuts = spans(weight.shape[-1], splits)
 
     def part(i: int) -> torch.Tensor:
         return gemm(_cut(x, cuts[i]), _cut(weight, cuts[i]), None, **form)
 
-    return sum_tree(part, tree(parse(splits_order), splits), accumulate=form["output"])
+    return sum_tree(part, tree(parse(splits_order), len(cuts)), accumulate=form["output"])
+
+
+def _on_tensor_core(x: torch.Tensor, weight: torch.Tensor, order: TensorCoreOrder, format_: str) -> torch.Tensor:
+    """x [..., K], weight [N, K] -> fp32 [..., N]: each chain of dot-adds from zero, their sums added ascending."""
+    rows, instruction = x.reshape(-1, x.shape[-1]), order.instruction(format_)
+    chains = (multiply_add(instruction, rows[:, part], weight[:, part].t()) for part in order.parts(x.shape[-1]))
+    total = reduce(torch.add, chains)
+    return total.view(*x.shape[:-1], len(weight))
 
 
 def _cut(x: torch.Tensor, span: slice) -> torch.Tensor:

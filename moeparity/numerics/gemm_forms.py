@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from moeparity.numerics.orders import NATIVE, Order, OrderError, parse
+from moeparity.numerics.tensor_core.gemm_orders import GRAIN, misfit, multiplied, tensor_core_order
 
 ALL = "all"
 """The value of `rows` for torch's kernel on all rows at once."""
@@ -19,31 +22,52 @@ Run: vLLM 0.32.0's onednn_mm on an Intel Ice Lake, by cancelling pairs and on dr
 """
 
 
-def spans(k: int, splits: int) -> list[slice]:
-    """The consecutive parts into which split-K cuts `k` inputs, as `torch.chunk` does.
+def spans(k: int, splits: int, grain: int = 1) -> list[slice]:
+    """The consecutive parts into which split-K cuts `k` inputs, whole multiples of `grain`; of 1 as `torch.chunk` does.
 
-    All have ceil(k / splits) inputs, the last what is left; if that uses up the inputs early, there are fewer than
-    `splits`.
+    All have ceil(k / splits) inputs, up to the next multiple, the last what is left; if that uses up the inputs early,
+    there are fewer than `splits`.
     """
-    size = -(-k // splits)
+    size = ceil(ceil(k / grain) / splits) * grain
     return [slice(start, min(start + size, k)) for start in range(0, k, size)]
 
 
-def refusal(k: int, order: str, splits: int, splits_order: str) -> tuple[str, str] | None:
+def grain_of(order: str) -> int:
+    """In whole multiples of how many inputs split-K cuts them; tensor cores take those of cuBLASLt."""
+    return 1 if tensor_core_order(order) is None else GRAIN
+
+
+def sees_rows(order: str, inputs: str, *, tf32: bool) -> bool:
+    """Whether a row's bits may depend on other rows, if all are computed at once: torch's own kernels choose by their
+    number, also where they take the place of CUDA cores.
+    """
+    if order in (NATIVE, ONEDNN):
+        return True
+    return tensor_core_order(order) is not None and multiplied(inputs, tf32=tf32) is None
+
+
+def refusal(
+    k: int, order: str, splits: int, splits_order: str, inputs: str = "fp32", *, tf32: bool = False
+) -> tuple[str, str] | None:
     """The attribute of `numerics.gemm.gemm` by which `k` inputs can't be added up, and why; None if they can.
 
-    With one split, `splits_order` is ignored.
+    With one split, `splits_order` is ignored. inputs: the dtype of the operands, which orders of tensor cores go by.
     """
-    if order in (NATIVE, ONEDNN) and splits == 1:
+    core = tensor_core_order(order)
+    reason = None if core is None else misfit(core, k, inputs, tf32=tf32)
+    if reason is not None:
+        return "order", reason
+    if (core is not None or order in (NATIVE, ONEDNN)) and splits == 1:
         return None
-    reason = _splits_fault(k, splits)
+    reason = _splits_fault(k, splits, grain_of(order))
     if reason is not None:
         return "splits", reason
     if order == ONEDNN:
         return "order", f"{ONEDNN} does not cut the inputs, and there are {splits} splits."
     sizes = sorted({span.stop - span.start for span in spans(k, splits)})
     sizes_words = f"{'a split' if splits > 1 else 'each output'} has {' or '.join(map(str, sizes))}"
-    reason = None if order == NATIVE else _order_fault(order, "products", sizes, sizes_words)
+    written = core is None and order != NATIVE
+    reason = _order_fault(order, "products", sizes, sizes_words) if written else None
     if reason is not None:
         return "order", reason
     if splits == 1:
@@ -54,15 +78,18 @@ def refusal(k: int, order: str, splits: int, splits_order: str) -> tuple[str, st
     return None if reason is None else ("splits_order", reason)
 
 
-def _splits_fault(k: int, splits: int) -> str | None:
-    if not 1 <= splits <= k:
-        return f"{k} inputs cannot be cut into {splits} splits; expected 1 to {k}."
-    count = len(spans(k, splits))
-    if count == splits:
+def _splits_fault(k: int, splits: int, grain: int) -> str | None:
+    most = ceil(k / grain)
+    if not 1 <= splits <= most:
+        unit = f" of whole {grain}" if grain > 1 else ""
+        return f"{k} inputs cannot be cut into {splits} splits{unit}; expected 1 to {most}."
+    cuts = spans(k, splits, grain)
+    if len(cuts) == splits:
         return None
+    divides = f"divides {k}" if grain == 1 else f"divides {most}, the multiples of {grain} in {k}"
     return (
-        f"{k} inputs in splits of {-(-k // splits)} are {count} splits, not {splits}. Set {count}, or a number that "
-        f"divides {k}."
+        f"{k} inputs in splits of {cuts[0].stop} are {len(cuts)} splits, not {splits}. Set {len(cuts)}, or a number "
+        f"that {divides}."
     )
 
 

@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from moeparity.ops.attention_forms import FIXED, FLASH, KEYS, L2, SDPA, SHARED
-from moeparity.ops.memory import EXACT, Call, Shapes
+from moeparity.ops.memory import EXACT, Call, Shapes, on_tensor_cores
 
 
 def scratch(call: Call) -> int:
@@ -38,7 +38,8 @@ def expanded_scratch(call: Call) -> int:
     rows, columns = call.weights["kv_b"]
     operands = rows * columns + call.tokens * columns
     copies = 1 if call.active.get("kv_b_tf32") != "yes" else 5
-    return copies * call.bytes_of("kv_b") * operands
+    scratch = on_tensor_cores(call, "kv_b_order", rows, columns, call.tokens)
+    return copies * call.bytes_of("kv_b") * operands + scratch
 
 
 def latent_scratch(call: Call) -> int:
@@ -51,6 +52,8 @@ def latent_scratch(call: Call) -> int:
         widest = max(widest, call.inputs[5])
     rounded = call.active.get("kv_b_tf32") == "yes"
     expanded = 4 * call.wide * (prod(call.weights["kv_b"]) + call.tokens * widest) if rounded else 0
+    rows, columns = call.weights["kv_b"]
+    expanded += on_tensor_cores(call, "kv_b_order", rows, columns, call.tokens)
     return expanded + _with_scores(call, heads, widest)
 
 

@@ -15,6 +15,7 @@ from moeparity.errors import SpecError
 from moeparity.numerics.collectives.declaration import Evidence
 from moeparity.numerics.dtypes import CUT_NAMES, FLOAT_NAMES, MODEL
 from moeparity.numerics.orders import EXPLICIT, NATIVE
+from moeparity.numerics.tensor_core.gemm_orders import USUAL
 from moeparity.ops.measured import Measured
 
 Kind = Literal["rounding", "order", "form", "semantics", "placement"]
@@ -63,17 +64,17 @@ class Attribute:
 
     `values` lists the words allowed; with `number` any finite number is allowed too, with `least` any whole number
     from there, with `order` any summation order (`moeparity.numerics.orders`), which is kept in its canonical
-    spelling. `when` names other attributes and the values of theirs under which this one takes effect; `needs`
-    whether it does only where the op is cut into pieces, or only where it meets (or does not meet) a value in
-    partial sums. `parameter` names a parameter that must be truthy for the attribute to exist on a node at all,
-    `when_parameters` parameters and the values of theirs that it must have, `weight` an optional weight, `input` an
-    optional input. `edge` marks the last rounding of an op whose result before it is one value whatever it is then
-    rounded to: a consumer may be handed another rounding of it than the one stored. `redrawn`: for an order,
-    whether the floor may draw it anew, as an engine that adds in order of arrival would; not where another value is
-    another library or takes another order of time. `sources`: of a value, how sure it is that it computes what its
-    name says, and by which source. `same_sums`: of a value, another one that adds up the same products, rounded at
-    the same places, in an order that can be written out. `usual`: numbers in use, where any is allowed. `measured`:
-    how many bits it changes, by a committed table.
+    spelling, with `tensor_cores` that of any GPU's tensor cores too. `when` names other attributes and the values of
+    theirs under which this one takes effect; `needs` whether it does only where the op is cut into pieces, or only
+    where it meets (or does not meet) a value in partial sums. `parameter` names a parameter that must be truthy for the
+    attribute to exist on a node at all, `when_parameters` parameters and the values of theirs that it must have,
+    `weight` an optional weight, `input` an optional input. `edge` marks the last rounding of an op whose result before
+    it is one value whatever it is then rounded to: a consumer may be handed another rounding of it than the one stored.
+    `redrawn`: for an order, whether the floor may draw it anew, as an engine that adds in order of arrival would; not
+    where another value is another library or takes another order of time. `sources`: of a value, how sure it is that it
+    computes what its name says, and by which source. `same_sums`: of a value, another one that adds up the same
+    products, rounded at the same places, in an order that can be written out. `usual`: numbers in use, where any is
+    allowed. `measured`: how many bits it changes, by a committed table.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Attribute:
     number: bool = False
     least: int | None = None
     order: bool = False
+    tensor_cores: bool = False
     needs: Needs = "always"
     when: Condition = field(default_factory=dict)
     parameter: str | None = None
@@ -101,6 +103,7 @@ class Attribute:
     def expected(self) -> str:
         """The allowed values, as an error message lists them."""
         more = ["a number"] * self.number + [f"an order such as `{EXAMPLE_ORDER}`"] * self.order
+        more += ["tensor_core(GPU)"] * self.tensor_cores
         more += [] if self.least is None else [f"a whole number from {self.least}"]
         return ", ".join((*self.values, *more))
 
@@ -140,16 +143,18 @@ def sum_order(
     when: Condition | None = None,
     condition: Condition | None = None,
     parameter: str | None = None,
+    tensor_cores: bool = False,
 ) -> Attribute:
-    """The order in which a sum is added: torch's own, if that is the default, or any order written out. The floor does
-    not draw it again, since another order is another library.
+    """The order in which a sum is added: torch's own, if that is the default, any order written out, or that of a GPU's
+    `tensor_cores`. The floor does not draw it again, since another order is another library.
     """
     return Attribute(
         name=name,
         kind="order",
         default=default,
-        values=(NATIVE, *EXPLICIT) if default == NATIVE else EXPLICIT,
+        values=(*([NATIVE] if default == NATIVE else []), *EXPLICIT, *(USUAL if tensor_cores else ())),
         order=True,
+        tensor_cores=tensor_cores,
         redrawn=False,
         says=says,
         when=when or {},

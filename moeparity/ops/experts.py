@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from moeparity.numerics.collectives.declaration import Evidence
+from moeparity.numerics.dtypes import stored_name
 from moeparity.ops import measured
 from moeparity.ops.attribute import LOGISTIC, Attribute, Value, site
 from moeparity.ops.declaration import Op, Parameter, WeightPort, sees_rows_by_sigmoid
 from moeparity.ops.linear import COLUMN, FORMS, INSIDE, ROW, ROWS, TF32, refuses_form, sees_rows
-from moeparity.ops.memory import BYTES, INTEGER, Call, Memory, Shapes
+from moeparity.ops.memory import BYTES, INTEGER, Call, Memory, Shapes, on_tensor_cores
 from moeparity.ops.placement import BLOCKS, PARTIAL, TENSOR, cut, refuse_pieces
 
 COMBINE, EPILOGUE, ACTIVATION, INPUT = "combine", "epilogue", "activation", "input"
@@ -47,7 +48,9 @@ def _refuses_gemm(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str
     k = {"gate": shapes["gate"][-1], "down": shapes["down"][-1] // (cut(values) if _row_wise(values) else 1)}
     if values["implementation"] == "grouped":
         return _refuses_grouped(k, values)
-    return refuses_form(k["gate"], values) or refuses_form(k["down"], values)
+    return refuses_form(k["gate"], values, str(values["projections"])) or refuses_form(
+        k["down"], values, stored_name(_hidden(values))
+    )
 
 
 def _refuses_grouped(k: Mapping[str, int], values: Mapping[str, Value]) -> tuple[str, str] | None:
@@ -80,7 +83,9 @@ def _partials(pieces: int, values: Mapping[str, Value], params: Mapping[str, Any
 
 
 def _sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
-    return sees_rows(values, params) or sees_rows_by_sigmoid(values, params)
+    # A grouped GEMM is torch's own.
+    operands = ("projections", "scored" if values["score_site"] == ACTIVATION else "product")
+    return sees_rows(values, operands) or sees_rows_by_sigmoid(values, params)
 
 
 def _joins(values: Mapping[str, Value]) -> bool:
@@ -105,6 +110,8 @@ def _scratch(call: Call) -> int:
     stacks = count if grouped else 1
     values = rows * (hidden * call.bytes_of("projections") + 2 * width * call.wide * 2 + 3 * width * call.wide)
     values += rows * hidden * (call.bytes_of("output") + call.wide)
+    values += on_tensor_cores(call, "order", 2 * width, hidden, rows)
+    values += on_tensor_cores(call, "order", hidden, width, rows)
     if "gate_bias" in call.weights:
         # The rows' own biases, and the results before them.
         values += 2 * rows * (2 * width + hidden) * call.wide

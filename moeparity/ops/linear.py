@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
+from moeparity.numerics import gemm_forms
+from moeparity.numerics.collectives.declaration import Evidence
 from moeparity.numerics.gemm_forms import ALL, ONE_ROW, ONEDNN, refusal
 from moeparity.numerics.orders import NATIVE
+from moeparity.numerics.tensor_core.gemm_orders import USUAL
 from moeparity.ops.attribute import ABOVE_1, Attribute, Value, site, sum_order
 from moeparity.ops.declaration import Op, Parameter, WeightPort, always
-from moeparity.ops.memory import BYTES, Call, Memory, Shapes
+from moeparity.ops.memory import BYTES, Call, Memory, Shapes, on_tensor_cores
 from moeparity.ops.placement import BIAS, BLOCKS, PARTIAL, TENSOR, cut, refuse_pieces
 
 _SITES = (
@@ -41,20 +44,31 @@ ROWS = Attribute(
     "many, the last filled up with zeros, so that no bit of a token depends on which others are computed with it. That "
     "a row's place in its block does not matter either is tried on the machine at hand, and refused where it does",
 )
-FORMS = (
-    TF32,
+_RECORDED: Final = "north-numerical-computing/MATLAB-tensor-core b12b5a7, outputs recorded on GPUs"
+ORDER = replace(
     sum_order(
         "order",
         "in which order the K products of an output are added, in fp32: torch's own kernel, or one written out, "
-        "whose bits depend on neither M nor N (and which takes far longer than the kernel)",
+        "whose bits depend on neither M nor N (and which takes far longer than the kernel); `tensor_core(h100)`: as "
+        "the tensor cores of that GPU add them, one chain over K, or with `promote=128` one for each 128. Their "
+        "operands are bf16, fp16 or TF32: fp32 without TF32 is left to torch's kernel, which takes the place of CUDA "
+        f"cores ({_RECORDED})",
+        tensor_cores=True,
     ),
+    sources=dict.fromkeys(USUAL, Evidence("read", _RECORDED)),
+)
+"""The order in which a GEMM adds up its products."""
+FORMS = (
+    TF32,
+    ORDER,
     ROWS,
     Attribute(
         name="splits",
         kind="form",
         default=1,
         least=1,
-        says="split-K: K is cut into this many parts, each a GEMM of its own, whose results are added up",
+        says="split-K: K is cut into this many parts, each a GEMM of its own, whose results are added up; on tensor "
+        "cores into whole multiples of 64, as cuBLASLt cuts it",
     ),
     site(
         "split",
@@ -70,9 +84,9 @@ INSIDE = frozenset(form.name for form in (*FORMS, BLOCKS))
 """The names of these forms and of its blocks: all of it happens inside one kernel."""
 
 _ORDER = replace(
-    FORMS[1],
-    values=(*FORMS[1].values, ONEDNN),
-    says=f"{FORMS[1].says}; `{ONEDNN}`: oneDNN called by itself, torch's kernel for two rows and more, and for "
+    ORDER,
+    values=(*ORDER.values, ONEDNN),
+    says=f"{ORDER.says}; `{ONEDNN}`: oneDNN called by itself, torch's kernel for two rows and more, and for "
     f"a single row `{ONE_ROW}`, with AVX-512 and without BF16",
 )
 _DENSE = tuple(_ORDER if form.name == _ORDER.name else form for form in FORMS)
@@ -98,23 +112,31 @@ def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | N
     """Refuses pieces that do not divide inputs or heads (ranks may share one head), and forms that do not fit K."""
     rowwise = shapes["partials"][0] > 1
     k = shapes["weight"][1] // (cut(values) if rowwise else 1)
-    return _refuses_pieces(shapes, values, rowwise=rowwise) or refuses_form(k, values)
+    return _refuses_pieces(shapes, values, rowwise=rowwise) or refuses_form(k, values, str(values["inputs"]))
 
 
-def refuses_form(k: int, values: Mapping[str, Value]) -> tuple[str, str] | None:
-    """The one of `FORMS` that a GEMM with K inputs cannot have, and why; None if it can have all."""
-    order, splits = str(values["order"]), int(values["splits"])
-    return refusal(k, order, splits, str(values.get("splits_order", "sequential")))
+def refuses_form(k: int, values: Mapping[str, Value], inputs: str) -> tuple[str, str] | None:
+    """The one of `FORMS` that a GEMM with K inputs of a dtype cannot have, and why; None if it can have all."""
+    order, splits, tf32 = str(values["order"]), int(values["splits"]), values.get("tf32") == "yes"
+    return refusal(k, order, splits, str(values.get("splits_order", "sequential")), inputs, tf32=tf32)
 
 
-def sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
-    """torch's own kernel depends on other rows if it is run on all rows at once; so does oneDNN's."""
-    order = values.get("order", NATIVE)
-    return order == ONEDNN or (order == NATIVE and values[ROWS.name] == ALL)
+def sees_rows(values: Mapping[str, Value], inputs: Iterable[str] = ("inputs",)) -> bool:
+    """Whether a GEMM of operands rounded to one of these sites depends on other rows: torch's own kernel, and oneDNN's,
+    if run on all rows at once.
+    """
+    order, tf32 = str(values.get("order", NATIVE)), values.get("tf32") == "yes"
+    if values.get(ROWS.name, ALL) != ALL:
+        return False
+    return any(gemm_forms.sees_rows(order, str(values[name]), tf32=tf32) for name in inputs if name in values)
+
+
+def _sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
+    return sees_rows(values)
 
 
 def _refuses_whole(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
-    return refuses_form(shapes["weight"][1], values)
+    return refuses_form(shapes["weight"][1], values, str(values["inputs"]))
 
 
 def _refuses_pieces(shapes: Shapes, values: Mapping[str, Value], *, rowwise: bool) -> tuple[str, str] | None:
@@ -135,7 +157,7 @@ def _scratch(call: Call) -> int:
     rows, columns = call.weights["weight"]
     operand, dtype = call.bytes_of("inputs"), BYTES[call.dtype]
     copies = rows * columns * operand if operand != dtype else 0
-    copies += call.tokens * columns * operand
+    copies += call.tokens * columns * operand + on_tensor_cores(call, "order", rows, columns, call.tokens)
     # Rounding to TF32: the bits, which are finite, and the result, for one operand while the other one's are in memory.
     copies += 4 * operand * (rows * columns + call.tokens * columns) if call.rounds_to_tf32 else 0
     if call.active.get("inputs") == call.active.get("output"):
@@ -181,7 +203,7 @@ LINEAR = Op(
         replace(PARTIAL, parameter="parallel"),
         replace(BIAS, parameter="parallel"),
     ),
-    sees_rows=sees_rows,
+    sees_rows=_sees_rows,
     refuses=_refuses,
     pieces=cut,
     partials=_partials,
@@ -201,7 +223,7 @@ GATE = Op(
     # transformers draws this bias too.
     weights=(_WEIGHT, _BIAS),
     attributes=(*_SITES, *_DENSE),
-    sees_rows=sees_rows,
+    sees_rows=_sees_rows,
     refuses=_refuses_whole,
     family="router",
     gemm=True,
@@ -219,7 +241,7 @@ LM_HEAD = Op(
     inputs=("x",),
     weights=(_WEIGHT,),
     attributes=(*_SITES, *_DENSE, TENSOR, BLOCKS),
-    sees_rows=sees_rows,
+    sees_rows=_sees_rows,
     refuses=_refuses_whole,
     pieces=cut,
     family="head",

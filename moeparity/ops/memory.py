@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from moeparity.numerics.orders import NATIVE
+from moeparity.numerics.tensor_core.gemm_orders import tensor_core_order
+
 Shapes = Mapping[str, tuple[int, ...]]
 """Shapes by name, as the kernel takes the weights: those of experts with the experts' axis first."""
 
@@ -68,6 +71,15 @@ class Call:
 def weight_bytes(shape: Sequence[int], count: int, dtype: str) -> int:
     """Bytes of `count` tensors of a shape."""
     return prod(shape) * count * BYTES[dtype]
+
+
+def on_tensor_cores(call: Call, order: str, rows: int, columns: int, tokens: int) -> int:
+    """Bytes of a GEMM with a weight [rows, columns] if the choice `order` has it on tensor cores: operands as fp64 with
+    their exponents, and the fp32 result four times over; 0 in other orders.
+    """
+    if tensor_core_order(str(call.active.get(order, NATIVE))) is None:
+        return 0
+    return 10 * columns * (rows + tokens) + 16 * rows * tokens
 
 
 def stored(call: Call) -> Sequence[int]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from moeparity.numerics.collectives.declaration import Evidence
+from moeparity.numerics.orders import NATIVE
 from moeparity.ops import linear
 from moeparity.ops.attention import SCALE, refuses_orders, sees_rows, varlen
 from moeparity.ops.attention_forms import FORMS, INSIDE, refuses_keys, turns
@@ -25,6 +27,10 @@ from moeparity.ops.placement import BLOCKS, TENSOR, cut, refuse_pieces
 _ABSORBED = {"projection": ("absorbed",)}
 _EXPANDED = {"projection": ("expanded",)}
 _WITH_LATENT = {"projection": ("context", "absorbed")}
+KV_B_ORDER = "kv_b_order"
+"""The name of the choice how the GEMMs with kv_b add up."""
+
+_ORDER = replace(linear.ORDER, name=KV_B_ORDER, says=f"of the GEMMs with kv_b: {linear.ORDER.says}")
 _KV_B = WeightPort(name="kv_b", says="[H * (N + V), L], expands the latent into keys and values")
 
 
@@ -33,7 +39,35 @@ def _refuses_heads(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, st
 
 
 def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
-    return refuses_orders(values) or _refuses_heads(shapes, values)
+    return refuses_orders(values) or _refuses_heads(shapes, values) or _refuses_latent(shapes, values)
+
+
+def _refuses_latent(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
+    """Refuses an order that does not fit the latent's width. In `absorbed` one GEMM has another width, that of a head's
+    query, and refuses it when it is called.
+    """
+    if KV_B_ORDER not in values:
+        return None
+    refused = linear.refuses_form(shapes["kv_b"][1], _gemm(values), str(values["kv_b"]))
+    return None if refused is None else (KV_B_ORDER, refused[1])
+
+
+def _refuses_expanded(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
+    return _refuses_heads(shapes, values) or _refuses_latent(shapes, values)
+
+
+def _expanded_sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
+    return linear.sees_rows(_gemm(values), ("kv_b",))
+
+
+def _gemm(values: Mapping[str, Value]) -> dict[str, Value]:
+    """The choices of a GEMM with kv_b, under the names that `linear` has for them."""
+    return {
+        **values,
+        "order": values.get(KV_B_ORDER, NATIVE),
+        "tf32": values.get("kv_b_tf32", "no"),
+        "splits": 1,
+    }
 
 
 MLA_EXPAND = Op(
@@ -54,18 +88,19 @@ MLA_EXPAND = Op(
             when={"kv_b": ("fp32",)},
             says="the fp32 operands of the GEMM are rounded to TF32, to nearest, ties away",
         ),
-        replace(linear.ROWS, when={}),
+        _ORDER,
+        replace(linear.ROWS, when={KV_B_ORDER: (NATIVE,)}),
         own_keys("a step expands the latents of its own tokens as stored; or as they were computed", "own_latent"),
         TENSOR,
         BLOCKS,
     ),
-    sees_rows=linear.sees_rows,
-    refuses=_refuses_heads,
+    sees_rows=_expanded_sees_rows,
+    refuses=_refuses_expanded,
     pieces=cut,
     input_token_axes={"latent": 2},
     contracted=(("latent", "own_latent", "kv_b"),),
     gemm=True,
-    inside=linear.INSIDE,
+    inside=frozenset({*linear.INSIDE, KV_B_ORDER}),
     joins_heads=True,
     memory=Memory(widths=expanded_widths, output_bytes=expanded_bytes, scratch=expanded_scratch),
     kernel="mla:mla_expand",
@@ -117,6 +152,7 @@ MLA = Op(
             when={"kv_b": ("fp32",), **_WITH_LATENT},
             says="the fp32 operands of the GEMMs with kv_b are rounded to TF32, to nearest, ties away",
         ),
+        replace(_ORDER, when=_WITH_LATENT),
         site("q_latent", "q_nope @ kv_b's key half is rounded to this dtype", when=_ABSORBED),
         site(
             "o_latent",
@@ -139,7 +175,7 @@ MLA = Op(
     pieces=cut,
     mixes_tokens=True,
     turns=turns,
-    inside=INSIDE,
+    inside=frozenset({*INSIDE, KV_B_ORDER}),
     history=("latent", "k_rope", "mask", "expanded"),
     varlen=varlen,
     input_token_axes={"q_rope": 2, "latent": 2, "k_rope": 2, "own_k_rope": 2},

@@ -11,6 +11,7 @@ from typing import Final
 
 from moeparity.errors import SpecError, Where, did_you_mean, listed, shown
 from moeparity.numerics import orders
+from moeparity.numerics.tensor_core.gemm_orders import tensor_core_order
 from moeparity.ops.attribute import EDGE, STORED, Attribute, Value
 from moeparity.ops.declaration import Op
 from moeparity.ops.placement import ENDS, STAGE
@@ -164,7 +165,8 @@ def check_value(op: Op, attribute: str, value: Value, where: Where) -> tuple[Att
     words = [*choice.values, *(orders.FORMS if choice.order else ())]
     if choice.order and isinstance(value, str) and (value in words or not value.isidentifier()):
         try:
-            return choice, str(orders.parse(value))
+            core = tensor_core_order(value) if choice.tensor_cores else None
+            return choice, str(orders.parse(value) if core is None else core)
         except orders.OrderError as error:
             raise SpecError(f"{says} {error}") from None
     raise SpecError(f"{says}{did_you_mean(str(value), words)}")

@@ -14,6 +14,7 @@ from moeparity.plan.cut import cut_by
 from moeparity.plan.engine_profile import Profile, overrides, placement_rules
 from moeparity.plan.faults.stated import stated
 from moeparity.plan.flags import FlaggedPlans, Setup, known_flags
+from moeparity.plan.gpu import gpu_rules
 from moeparity.plan.graph import Graph
 from moeparity.plan.messages import RowMessage
 from moeparity.plan.region import regions
@@ -74,7 +75,7 @@ def bound_side(
     (`cases_of`).
     """
     set_rules = overrides(variant.set, where)
-    placement = placement_rules(variant.placement, where)
+    placement = (*placement_rules(variant.placement, where), *gpu_rules(variant, profile, where))
     functions, faults = regions(graph, variant.impl, where), stated(graph, variant.faults, where)
 
     def bound(of: Profile) -> BoundGraph:

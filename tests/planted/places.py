@@ -19,6 +19,7 @@ from moeparity.bisection.prepare import prepare
 from moeparity.bisection.report import Report
 from moeparity.errors import Where
 from moeparity.inputs.model import Model, open_model
+from moeparity.numerics.tensor_core.gemm_orders import USUAL
 from moeparity.ops.attribute import ABOVE_1, OTHER_THAN_1, Value
 from moeparity.plan.bind import bind
 from moeparity.plan.bound import BoundGraph
@@ -57,6 +58,16 @@ BACKGROUND: dict[str, dict[str, Value]] = {
         for name in ("tf32", "order", "rows", "splits", "split")
     },
     "experts:splits_order": {"split": "bf16"},
+    # fp32 is left to torch.
+    **{f"experts:order={order}": {"output": "fp32"} for order in USUAL},
+    "mla_expand:kv_b_order": {"kv_b": "fp32", "kv_b_tf32": "yes"},
+    "mla:kv_b_order": {
+        "projection": "absorbed",
+        "kv_b": "fp32",
+        "kv_b_tf32": "yes",
+        "o_latent": "fp32",
+        "output": "fp32",
+    },
     **{f"{op}:allocated": {"scores": "fp32", "probabilities": "fp32", "output": "fp32"} for op in ATTENDS},
     "attention:kv_layout": {"scores": "fp32", "probabilities": "fp32", "output": "fp32"},
     # One bit of a probability, or of a sum of them, shows in few bf16 elements.
@@ -131,6 +142,11 @@ REFERENCE_VALUE: dict[str, Value] = {
         for order in ("native", "sequential", "sequential(fma)")
     },
     **{f"{op}:order=onednn": "reverse" for op in GEMMS},
+    **{
+        f"{op}:kv_b_order={order}": "reverse"
+        for op in ("mla", "mla_expand")
+        for order in ("native", "sequential", "sequential(fma)")
+    },
     **{
         f"{op}:{name}={order}": "reverse"
         for op in ATTENDS

@@ -79,6 +79,7 @@ ORDERS: dict[str, tuple[str, ...]] = {
     ),
     **planted_moe.ORDERS,
     **{f"{op}:order": ("lanes(4) | fold_lo", "sequential(fma)") for op in (*GEMMS, "experts")},
+    **{f"{op}:kv_b_order": ("sequential(fma)",) for op in ("mla", "mla_expand")},
     **{f"{op}:splits_order": ("tree(0+2+(1+3))",) for op in (*GEMMS, "experts")},
     "all_reduce:order": ("rotate(1, 1)", "tree(0+2+(1+3))"),
     "rms_norm:order": (

@@ -16,6 +16,7 @@ from moeparity.numerics.dtypes import torch_dtype
 from moeparity.numerics.gemm_forms import ONEDNN
 from moeparity.numerics.orders import NATIVE, parse
 from moeparity.numerics.summation import sum_axis
+from moeparity.numerics.tensor_core.gemm_orders import USUAL
 from moeparity.ops.norm.reductions import RULES
 from moeparity.ops.registry import OPS
 from moeparity.plan.bound import BoundGraph
@@ -29,8 +30,10 @@ ROOT = Path(__file__).parents[2]
 CHECKPOINT = ROOT / "checkpoints" / "quickstart"
 PROFILES = sorted(path.stem for path in (ROOT / "graphs" / "profiles").glob("*.yaml"))
 HELD_TO = ("order", "accumulate", "weighted", "square", "statistic", "sm_count", "tensor", "score_site", "leaves")
-OF_LIBRARIES = {NATIVE, ONEDNN}
-"""A library's own kernel, which no order states: tests/numerics/test_gemm.py, tests/real/test_vllm_cpu_gemm.py."""
+OF_LIBRARIES = {NATIVE, ONEDNN, *USUAL}
+"""A library's own kernel, or tensor cores, which no order states: tests/numerics/test_gemm.py,
+tests/real/test_vllm_cpu_gemm.py, tests/ops/test_tensor_cores.py.
+"""
 
 
 class Sum(NamedTuple):

@@ -15,6 +15,7 @@ class Variant:
     """One side as it ran. placement: such as `tensor 4, expert 2`, "" on one rank.
 
     schedule: in words, what is computed together; micro_batch: its size, if the schedule is nothing but micro-batches.
+    gpu: on whose tensor cores its GEMMs are added up, None on this machine.
     overrides: the recipe's own settings of this side on top of its profile: values, functions and faults.
     """
 
@@ -23,11 +24,13 @@ class Variant:
     micro_batch: int | None
     schedule: str
     placement: str = ""
+    gpu: str | None = None
     overrides: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """`hf-default, bf16, micro-batch 8`, and its placement."""
+        """`hf-default, bf16, micro-batch 8`, its placement and GPU."""
         suffix = f", {self.placement}" if self.placement else ""
+        suffix += f", gpu {self.gpu}" if self.gpu else ""
         return f"{self.profile}, {self.dtype}, {self.schedule}{suffix}"
 
     @property

@@ -62,6 +62,7 @@ def variant(variant: variant_schema.Variant, side: Side) -> Variant:
         micro_batch=side.schedule.batch if side.schedule.is_plain else None,
         schedule=described(side.schedule),
         placement=str(variant.placement),
+        gpu=variant.gpu,
         overrides=tuple(_overrides(variant)),
     )
 

@@ -210,7 +210,7 @@ def instruction(
 
     Raises ValueError, naming what the GPU has, if there is no such instruction, or several.
     """
-    architecture = _architecture(gpu)
+    architecture = architecture_of(gpu)
     b = a if b is None else b
     for name in (a, b):
         if name not in FORMATS:
@@ -235,7 +235,8 @@ def instruction(
     raise ValueError(f"{request}: the GPU has no such instruction. It multiplies {formats}.")
 
 
-def _architecture(gpu: str) -> str:
+def architecture_of(gpu: str) -> str:
+    """The architecture of a GPU by its name, or itself, such as `sm_90`. Raises ValueError for an unknown one."""
     architecture = ARCHITECTURES.get(gpu, gpu)
     if architecture in _FRACTIONS:
         return architecture

@@ -33,7 +33,7 @@ def multiply_add(
     dtype = torch.float16 if instruction.dot_add.result == "fp16" else torch.float32
     _check(instruction, a, b, c, dtype)
     _check_scales(instruction, a, b, a_scales, b_scales)
-    batch: tuple[int, ...] = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])  # type: ignore[no-untyped-call]
+    batch = _batch(a, b)
     shape = (*batch, a.shape[-2], b.shape[-1])
     addend = (torch.zeros((), dtype=dtype, device=a.device) if c is None else c).expand(shape)
     # With one matrix b for all, the batch of a is more rows.
@@ -43,6 +43,14 @@ def multiply_add(
         return compiled.product(instruction, left, right, addend).reshape(shape)
     scales = [None if x is None else _stack(x, batch) for x in (a_scales, b_scales)]
     return eager.product(instruction, left, right, addend, *scales).reshape(shape)
+
+
+def _batch(a: torch.Tensor, b: torch.Tensor) -> tuple[int, ...]:
+    # torch takes longer to broadcast two shapes than a small product takes.
+    if a.dim() == b.dim() == 2:
+        return ()
+    batch: tuple[int, ...] = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])  # type: ignore[no-untyped-call]
+    return batch
 
 
 def _stack(x: torch.Tensor, batch: tuple[int, ...]) -> torch.Tensor:

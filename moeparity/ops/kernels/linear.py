@@ -11,11 +11,10 @@ import torch
 
 from moeparity.numerics import rounding
 from moeparity.numerics.blocks import PlaceError
-from moeparity.numerics.gemm import gemm
+from moeparity.numerics.gemm import FormError, gemm
 from moeparity.numerics.gemm_forms import ALL
 from moeparity.numerics.joined_steps import JoinedGemm, Steps
 from moeparity.numerics.orders import NATIVE
-from moeparity.numerics.rounding import rounded, tf32
 from moeparity.ops.attribute import RefusedError
 from moeparity.ops.kernels import placement
 from moeparity.ops.kernels.placement import Gemm
@@ -91,6 +90,15 @@ def places_tried() -> Iterator[None]:
         raise RefusedError("rows", str(error)) from None
 
 
+@contextmanager
+def refused_as(attribute: str) -> Iterator[None]:
+    """Raises RefusedError of `attribute` if an order does not fit the widths of a call."""
+    try:
+        yield
+    except FormError as error:
+        raise RefusedError(attribute, error.reason) from None
+
+
 def gemm_of(at: Mapping[str, Any]) -> Callable[..., torch.Tensor]:
     """`numerics.gemm.gemm` in the form that a node asks for, with operands rounded to TF32 if it asks for that.
 
@@ -112,11 +120,9 @@ def gemm_of(at: Mapping[str, Any]) -> Callable[..., torch.Tensor]:
         inputs: torch.dtype,
         output: torch.dtype,
     ) -> torch.Tensor:
-        if in_tf32:
-            x, weight = tf32(rounded(x, inputs)), tf32(rounded(weight, inputs))
         if not in_blocks:
-            return gemm(x, weight, bias, inputs=inputs, output=output, **form)
+            return gemm(x, weight, bias, inputs=inputs, output=output, in_tf32=in_tf32, **form)
         with places_tried():
-            return gemm(x, weight, bias, inputs=inputs, output=output, **form)
+            return gemm(x, weight, bias, inputs=inputs, output=output, in_tf32=in_tf32, **form)
 
     return product

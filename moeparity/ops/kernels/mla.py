@@ -10,13 +10,15 @@ import torch
 
 from moeparity.numerics.blocks import in_blocks
 from moeparity.numerics.gemm_forms import ALL
+from moeparity.numerics.orders import NATIVE
 from moeparity.numerics.rounding import rounded, tf32
 from moeparity.ops.kernels.attention_forms import cached, causal, matmul, side_by_side, softmax_scale, with_own
 from moeparity.ops.kernels.flash import Heads
-from moeparity.ops.kernels.linear import gemm_of, places_tried
+from moeparity.ops.kernels.linear import gemm_of, places_tried, refused_as
 from moeparity.ops.kernels.pieces import each, gathered
 from moeparity.ops.kernels.placement import parts
 from moeparity.ops.kernels.rope import yarn_mscale
+from moeparity.ops.mla import KV_B_ORDER
 from moeparity.ops.placement import cut
 
 
@@ -111,9 +113,8 @@ def _expanded(x: _Latent, p: Mapping[str, Any], at: Mapping[str, Any]) -> torch.
 
 def _by_kv_b(latent: torch.Tensor, kv_b: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
     """Keys and values of every head of a rank, side by side: latent [B, 1, S, L] -> [B, S, H * (N + V)]."""
-    x, weight = (_for_kv_b(operand, at) for operand in (latent, kv_b))
-    gemm = gemm_of({"rows": at.get("rows", ALL)})
-    return gemm(x, weight, None, inputs=at["kv_b"], output=at["kv_b"]).squeeze(1)
+    gemm = gemm_of({**_kv_b_form(at), "rows": at.get("rows", ALL)})
+    return gemm(latent, kv_b, None, inputs=at["kv_b"], output=at["kv_b"]).squeeze(1)
 
 
 def _absorbed(x: _Latent, p: Mapping[str, Any], at: Mapping[str, Any]) -> torch.Tensor:
@@ -130,6 +131,11 @@ def _absorbed(x: _Latent, p: Mapping[str, Any], at: Mapping[str, Any]) -> torch.
     return _by_head(causal(heads, {**at, "output": at["o_latent"]}), to_values, at, at["output"])
 
 
+def _kv_b_form(at: Mapping[str, Any]) -> dict[str, Any]:
+    """How GEMMs with kv_b add up, under the names that `gemm_of` has for it."""
+    return {"order": at.get(KV_B_ORDER, NATIVE), "tf32": at.get("kv_b_tf32", "no")}
+
+
 def _for_kv_b(x: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
     """x as an operand of a GEMM with kv_b, rounded to that GEMM's input dtype."""
     x = rounded(x, at["kv_b"])
@@ -139,6 +145,15 @@ def _for_kv_b(x: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
 def _by_head(x: torch.Tensor, weight: torch.Tensor, at: Mapping[str, Any], output: torch.dtype) -> torch.Tensor:
     """x [B, H, T, K], weight [H, K, N] -> [B, H, T, N]: one GEMM for each head, over the tokens of all sequences."""
     flat = x.transpose(0, 1).flatten(1, 2)
+    form = _kv_b_form(at)
+    if form["order"] != NATIVE:
+        gemm = gemm_of(form)
+        with refused_as(KV_B_ORDER):
+            heads = [
+                gemm(rows, of_head.t(), None, inputs=at["kv_b"], output=output)
+                for rows, of_head in zip(flat, weight, strict=True)
+            ]
+        return torch.stack(heads).view(x.shape[1], x.shape[0], x.shape[2], -1).transpose(0, 1)
     flat, weight = _for_kv_b(flat, at), _for_kv_b(weight, at)
     if at.get("rows", ALL) == ALL:
         out = matmul(flat, weight, output)

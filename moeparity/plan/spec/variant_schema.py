@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from moeparity.numerics.tensor_core.instructions import architecture_of
 from moeparity.plan.schedule.steps import TOGETHER, Gathered, Groups
 from moeparity.plan.spec.base import Model, Settings
 from moeparity.plan.spec.scheduling import Scheduling
@@ -22,6 +23,17 @@ def _call(text: str) -> str:
 
 
 Call = Annotated[str, AfterValidator(_call), Field(json_schema_extra={"pattern": f"^{_CALL}$"})]
+
+
+def _gpu(name: str) -> str:
+    try:
+        architecture_of(name)
+    except ValueError as error:
+        raise ValueError(str(error).removeprefix("gpu: ")) from None
+    return name
+
+
+Gpu = Annotated[str, AfterValidator(_gpu)]
 
 
 class Impl(Model):
@@ -119,6 +131,8 @@ class Variant(Model):
     """One side of a recipe. `micro_batch` is how many whole sequences go through an op together; `schedule` says it
     for other schedules.
 
+    `gpu`: on the tensor cores of which GPU its GEMMs are added up (None: as torch's kernels on this machine do).
+
     `faults` are planted in it: it then computes another model, as a program with these mistakes would.
 
     A candidate may be a `trace` instead of a `profile`: values that a program computed. `map` says which nodes the
@@ -132,6 +146,7 @@ class Variant(Model):
     micro_batch: Annotated[int, Field(ge=1)] | None = None
     schedule: Scheduling | None = None
     dtype: Literal["bf16", "fp16", "fp32", "fp64"] | None = None
+    gpu: Gpu | None = None
     set: Settings = {}
     impl: list[Impl] = []
     faults: list[StatedFault] = []
@@ -147,7 +162,7 @@ class Variant(Model):
             raise ValueError("`map` says what the modules of a `trace` are, and this side has none. Leave it out")
         chosen = [
             name
-            for name in ("placement", "micro_batch", "schedule", "dtype", "set", "impl", "faults")
+            for name in ("placement", "micro_batch", "schedule", "dtype", "gpu", "set", "impl", "faults")
             if self._says(name)
         ]
         if self.trace is not None and chosen:

@@ -142,17 +142,16 @@ class Case:
         """Sampler minus trainer in fp32, fp64 [N] in nats: what their settings make, without any rounding."""
         return self._scored("sampler", AS_CONFIGURED.name) - self._scored("trainer", AS_CONFIGURED.name)
 
-    def first(self, sequences: int) -> Case:
-        """The case of the first sequences alone."""
-        bench = self.bench.first(sequences)
-        mask = self.mask[: int(bench.tokens.loss_mask.sum())]
-        count = int(mask.sum())
+    def of(self, rows: Tensor) -> Case:
+        """The case of some sequences alone, int64 [n], in ascending order."""
+        there = torch.isin(self.bench.tokens.loss_mask.cpu().nonzero()[:, 0], rows)
+        scored = there[self.mask]
         return replace(
             self,
-            bench=bench,
-            mask=mask,
-            recorded={party: values[:count] for party, values in self.recorded.items()},
-            difference=Difference(d=self.difference.d[:count], sequence=self.difference.sequence[:count]),
+            bench=self.bench.of(rows),
+            mask=self.mask[there],
+            recorded={party: values[scored] for party, values in self.recorded.items()},
+            difference=Difference(d=self.difference.d[scored], sequence=self.difference.sequence[scored]),
         )
 
     def simulated(self, hypotheses: Sequence[Hypothesis], party: Party) -> list[Tried]:

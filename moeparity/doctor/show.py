@@ -47,7 +47,7 @@ def _blocks(of: Examination) -> Iterator[Block]:
     if of.noise is not None:
         yield group(f"Noise or bug, at {of.noise.level:.0%}", _noise(of.noise))
     if of.tried > 1:
-        yield group(f"What explains the difference, {of.tried:,} hypotheses simulated", _table(of))
+        yield group(f"What explains the difference, {of.tried:,} hypotheses simulated", _table(of), *_sample(of))
     if of.asks or of.parting:
         yield group("What would tell more", bullets([*of.parting, *of.asks]))
 
@@ -172,6 +172,16 @@ def _table(of: Examination) -> Block:
         "explains. slope: 1 for the true cause. makes: mean |delta| in nats per token, simulated in fp32."
     )
     return table(titles, rows, note)
+
+
+def _sample(of: Examination) -> Iterator[Block]:
+    """What ran on a sample alone."""
+    if of.sampled is not None and of.sampled.ruled_out:
+        yield lines(
+            f"{of.sampled.ruled_out:,} of them were simulated on {of.sampled.sequences} sequences alone, half of these "
+            f"those with most of the difference: there they surely explain less than others. The other "
+            f"{of.tried - of.sampled.ruled_out:,} were on all {of.sequences}, and are judged by these."
+        )
 
 
 def _share(share: Interval) -> str:

@@ -18,6 +18,7 @@ from moeparity.doctor.noise import noise
 from moeparity.doctor.pairs import best_pair
 from moeparity.doctor.parting import parting
 from moeparity.doctor.report import BEYOND, Answer, Clue, Examination, Explanation, Record, Sampled, Two
+from moeparity.doctor.routes import Flipped
 from moeparity.doctor.standing import Standing, standing
 from moeparity.doctor.whereabouts import whereabouts
 from moeparity.metrics.interval import token_mean
@@ -98,8 +99,13 @@ def answered(
         two=two,
         parting=() if two is not None or answer in {"noise", "as configured"} else parting(case, stand),
         where=whereabouts(case),
-        noise=noise([values[case.mask] for values in case.bench.engines], case.difference.d),
+        noise=noise([values[case.mask] for values in case.bench.engines], case.difference.d, _flipped(case)),
     )
+
+
+def _flipped(case: Case) -> Flipped | None:
+    flips = case.bench.flips
+    return None if flips is None else flips.flipped(case.bench.tokens.loss_mask)
 
 
 def at_once(material: Gathered, clues: tuple[Clue, ...]) -> Examination:

@@ -61,6 +61,8 @@ class Bench:
         engines = {**self.bases, **drawn(of_whole_sequences)}
         plans = {Key(name, AS_RUN): Run(plan, self.steps.get(name)) for name, plan in engines.items()}
         exact = {Key(profile, AS_CONFIGURED.name): Run(plan) for profile, plan in self.exact.items()}
+        if self.flips is not None:
+            self.flips.engines = tuple(plans)
         watching = () if self.flips is None else (self.flips,)
         self.scored |= scores(self.model, self.tokens, plans | exact, self.progress, observers=watching)[0]
 

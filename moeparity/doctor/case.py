@@ -213,7 +213,8 @@ def _bench(
     if tokens.routed_experts is not None and not unfit:
         legal = [(Key(name, AS_RUN), name) for name in LEGAL if name in bases][:2]
         name = of_party["sampler"].name
-        flips = Flips(tokens.routed_experts, (Key(name, AS_RUN), name), legal)
+        trainer = Key(of_party["trainer"].name, AS_RUN)
+        flips = Flips(tokens.routed_experts, (Key(name, AS_RUN), name), trainer, legal)
     return Bench(model, tokens, bases, exact, progress, flips, schedules), of_party, tuple(filter(None, (note, unfit)))
 
 

@@ -65,8 +65,9 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Legal:
-    """A statistic of the difference, by its name in `moeparity metrics`, in nats: as recorded; in the middle of what
-    legal arithmetic makes; and the bound below which a clean run lies at the level. The bound is the gate to set.
+    """A statistic of the difference, by its name in `moeparity metrics`, in nats, or `flipped`, the fraction of tokens
+    with other routes: as recorded; in the middle of what legal arithmetic makes; and the bound below which a clean run
+    lies at the level. The bound is the gate to set.
     """
 
     name: str

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from moeparity.doctor.report import BEYOND, Answer, Examination, Explanation, Noise
 from moeparity.errors import counted
+from moeparity.logs.noise_gate import FLIPPED
 from moeparity.metrics.verdict import Interval
 from moeparity.output.blocks import Block, Column, Document, Status, bullets, group, lines, table
 from moeparity.output.status import state_of
@@ -150,6 +151,11 @@ def _noise(of: Noise) -> Block:
         "model, with drawn roundings, orders and forms. bound: below it a clean run lies at the level; it is the gate "
         "to set."
     )
+    if any(each.name == FLIPPED for each in of.statistics):
+        note += (
+            f" {FLIPPED}: the fraction of tokens whose routes differ in some MoE layer, those recorded from those of "
+            "the trainer as it computes with nothing wrong."
+        )
     return table(titles, rows, note)
 
 

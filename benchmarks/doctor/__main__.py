@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,12 +32,11 @@ def main() -> int:
     """Examine the cases that are missing, and print a table of all, or write the page."""
     options = _options()
     options.folder.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
     if options.times:
-        torch.set_num_threads(os.cpu_count() or 1)
         for line in times(options.folder):
             print(line, flush=True)
         return 0
-    torch.set_num_threads(1)
     if options.smallest:
         for line in smallest(options.folder):
             print(line, flush=True)

@@ -157,21 +157,21 @@ def _page() -> Iterator[str]:
         current = two_layers(folder / "step-120")
         previous = drifted(current, folder / "step-119")
         right = scored(current, ids, 1, kernel="eager")
-        for told in CASES:
-            wrong = told.values(current, previous, ids)
-            sides = (wrong, right) if told.off == "sampler" else (right, wrong)
+        for case in CASES:
+            wrong = case.values(current, previous, ids)
+            sides = (wrong, right) if case.off == "sampler" else (right, wrong)
             log(folder / "log.jsonl", ids, *sides, prompt=_PROMPT)
-            yield from _lines(told, _screen(folder))
+            yield from _lines(case, _screen(folder))
 
 
-def _lines(told: Told, screen: str) -> Iterator[str]:
-    yield f"## {told.title}\n"
-    yield f"**What people found.** {told.people}\n"
-    yield f"**Planted here.** {told.planted[0].upper()}{told.planted[1:]}.\n"
+def _lines(case: Told, screen: str) -> Iterator[str]:
+    yield f"## {case.title}\n"
+    yield f"**What people found.** {case.people}\n"
+    yield f"**Planted here.** {case.planted[0].upper()}{case.planted[1:]}.\n"
     yield "**The doctor.**\n"
     yield f"```\n{screen}\n```\n"
-    if told.says:
-        yield f"{told.says}\n"
+    if case.says:
+        yield f"{case.says}\n"
 
 
 def _screen(folder: Path) -> str:

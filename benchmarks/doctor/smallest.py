@@ -36,16 +36,19 @@ def smallest(folder: Path) -> Iterator[str]:
 
     def is_bug(values: Tensor) -> bool:
         d = (values - right).double().flatten()
-        found = noise(case.bench.engines, d)
-        assert found is not None
-        return not all(each.is_inside for each in found.statistics)
+        of_fault = noise(case.bench.engines, d)
+        assert of_fault is not None
+        return not all(each.is_inside for each in of_fault.statistics)
+
+    def is_stale_bug(fraction: float, count: float) -> bool:
+        return is_bug(_stale(folder, ids, math.ceil(count), fraction))
 
     size = _bisected(lambda size: is_bug(scored(QUICKSTART, ids, 1, temperature=1 + size)), 1e-4, 1)
     yield f"temperature: {1 + size:.4f}"
     size = _bisected(lambda size: is_bug(scored(QUICKSTART, ids, 1, patch=partial(other_scale, 1 + size))), 1e-4, 1)
     yield f"softmax scale, in all layers: {1 + size:.3f} times"
     for fraction in (0.01, 0.05, 0.2):
-        count = _bisected(lambda size, of=fraction: is_bug(_stale(folder, ids, math.ceil(size), of)), 0.5, _EXPERTS)
+        count = _bisected(partial(is_stale_bug, fraction), 0.5, _EXPERTS)
         says = f"{math.ceil(count)} of {_EXPERTS}" if math.isfinite(count) else f"not even {_EXPERTS}"
         yield f"stale experts, weights {fraction:.0%} off: {says}"
 

@@ -69,10 +69,10 @@ def _statistic(name: str, report: LogReport) -> tuple[float | None, Outcome]:
         return (None, ("fail", metric.missing)) if metric.missing else (metric.value.estimate, ("ok", ""))
     grouping = next(each for each in report.groupings if each.by == FLIPPED)
     tokens = {group.name: group.tokens for group in grouping.groups}
-    known = tokens.get("flipped", 0) + tokens.get("not flipped", 0)
-    if not known:
+    count = tokens.get("flipped", 0) + tokens.get("not flipped", 0)
+    if not count:
         return None, ("inconclusive", "the log does not have the routes of both sides")
-    return tokens.get("flipped", 0) / known, ("ok", "")
+    return tokens.get("flipped", 0) / count, ("ok", "")
 
 
 def _below(bound: float, estimate: float | None, otherwise: Outcome) -> Outcome:

@@ -2,6 +2,7 @@
 
     python -m benchmarks.doctor FOLDER [--cases 60] [--seed 1] [--out PAGE]
     python -m benchmarks.doctor FOLDER --times
+    python -m benchmarks.doctor FOLDER --smallest
 
 Each case is drawn: two models of transformers score tokens, each in batches of its own size and with its own kernel of
 attention, and one of them may have a fault, or each one. They are two layers of the shipped checkpoint, whose weights
@@ -13,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +23,7 @@ import torch
 
 from benchmarks.doctor.case import KINDS, WRONG, examined, verdict
 from benchmarks.doctor.page import page
+from benchmarks.doctor.smallest import smallest
 from benchmarks.doctor.times import times
 from tests.doctor.programs import two_layers
 
@@ -31,12 +32,15 @@ def main() -> int:
     """Examine the cases that are missing, and print a table of all, or write the page."""
     options = _options()
     options.folder.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
     if options.times:
-        torch.set_num_threads(os.cpu_count() or 1)
         for line in times(options.folder):
             print(line, flush=True)
         return 0
-    torch.set_num_threads(1)
+    if options.smallest:
+        for line in smallest(options.folder):
+            print(line, flush=True)
+        return 0
     cases = _cases(options.folder, options.seed, options.cases)
     for kind in KINDS:
         counts = Counter(verdict(case) for case in cases if case["kind"] == kind)
@@ -67,6 +71,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--cases", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--times", action="store_true", help="tell how long an examination takes, and nothing else")
+    parser.add_argument("--smallest", action="store_true", help="find the smallest effects that are no noise")
     parser.add_argument("--out", type=Path, help="write the page, as Markdown, to this file")
     return parser.parse_args()
 

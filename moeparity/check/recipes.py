@@ -24,6 +24,7 @@ from moeparity.check.baseline.baseline import Baseline, present_run, updated
 from moeparity.check.baseline.lock import Entry
 from moeparity.errors import MoeparityError, Where, display_path
 from moeparity.logs.expectations import log_findings
+from moeparity.logs.noise_gate import noise_bounds
 from moeparity.logs.report import LogReport
 from moeparity.output.findings import Finding, findings_code
 from moeparity.output.words import printable
@@ -147,8 +148,10 @@ def _logs(path: Path, progress: Callback | None) -> tuple[LogReport, tuple[Findi
     from moeparity.logs.log_files import measure_check
 
     log_check = reader.read(path, LogCheck)
-    report = measure_check(log_check, Where(path), progress=progress)
-    return report, log_findings(log_check.expect, report, Where(path))
+    file = log_check.expect.noise
+    noise = {} if file is None else noise_bounds(file, Where(path))
+    report = measure_check(log_check, Where(path), noise, progress=progress)
+    return report, log_findings(log_check.expect, report, noise)
 
 
 def junit(results: Sequence[Checked]) -> str:

@@ -17,7 +17,8 @@ from moeparity.doctor.judge import Difference, legal_sizes
 from moeparity.doctor.noise import noise
 from moeparity.doctor.pairs import best_pair
 from moeparity.doctor.parting import parting
-from moeparity.doctor.report import BEYOND, Answer, Clue, Examination, Explanation, Record, Two
+from moeparity.doctor.report import BEYOND, Answer, Clue, Examination, Explanation, Record, Sampled, Two
+from moeparity.doctor.routes import Flipped
 from moeparity.doctor.standing import Standing, standing
 from moeparity.doctor.whereabouts import whereabouts
 from moeparity.metrics.interval import token_mean
@@ -54,8 +55,12 @@ def explains_all(case: Case, tried: Sequence[Tried]) -> bool:
     return is_whole and leaves_noise and case.difference.share(stand.first.simulated).low > ALL
 
 
-def answered(case: Case, tried: Sequence[Tried], logged: tuple[str, ...]) -> Examination:
-    """The examination of a case after some hypotheses were tried; `logged` are causes that the log alone names."""
+def answered(
+    case: Case, tried: Sequence[Tried], logged: tuple[str, ...], sampled: Sampled | None = None
+) -> Examination:
+    """The examination of a case after some hypotheses were tried; `logged` are causes that the log alone names, and
+    `sampled` says of which sequences hypotheses were simulated first.
+    """
     legal, legal_pair = legal_sizes(case.legal)
     stand = standing(case, tried)
     sizes = Sizes(
@@ -86,15 +91,21 @@ def answered(case: Case, tried: Sequence[Tried], logged: tuple[str, ...]) -> Exa
         logged=logged,
         explanations=explanations,
         rivals=rivals,
-        tried=len(tried),
+        tried=len(tried) + (0 if sampled is None else sampled.ruled_out),
+        sampled=sampled,
         sequences=int(torch.unique(case.difference.sequence).numel()),
         tokens=case.difference.d.numel(),
         asks=wants,
         two=two,
         parting=() if two is not None or answer in {"noise", "as configured"} else parting(case, stand),
         where=whereabouts(case),
-        noise=noise([values[case.mask] for values in case.bench.engines], case.difference.d),
+        noise=noise([values[case.mask] for values in case.bench.engines], case.difference.d, _flipped(case)),
     )
+
+
+def _flipped(case: Case) -> Flipped | None:
+    flips = case.bench.flips
+    return None if flips is None else flips.flipped(case.bench.tokens.loss_mask)
 
 
 def at_once(material: Gathered, clues: tuple[Clue, ...]) -> Examination:

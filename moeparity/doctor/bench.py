@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 
 from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis, runnable
@@ -60,6 +61,8 @@ class Bench:
         engines = {**self.bases, **drawn(of_whole_sequences)}
         plans = {Key(name, AS_RUN): Run(plan, self.steps.get(name)) for name, plan in engines.items()}
         exact = {Key(profile, AS_CONFIGURED.name): Run(plan) for profile, plan in self.exact.items()}
+        if self.flips is not None:
+            self.flips.engines = tuple(plans)
         watching = () if self.flips is None else (self.flips,)
         self.scored |= scores(self.model, self.tokens, plans | exact, self.progress, observers=watching)[0]
 
@@ -117,16 +120,19 @@ class Bench:
             self.scored[key] = self.scored[Key(profile, AS_CONFIGURED.name)].clone()
             self.scored[key][of.scored] = values
 
-    def first(self, sequences: int) -> Bench:
-        """The same of the first sequences alone; nothing but what has nothing wrong ran on it."""
+    def of(self, rows: Tensor) -> Bench:
+        """The same of some sequences alone, int64 [n], in ascending order; nothing but what has nothing wrong ran on
+        it.
+        """
         tokens = self.tokens
-        rows = replace(
+        at = rows.to(tokens.input_ids.device)
+        few = replace(
             tokens,
-            input_ids=tokens.input_ids[:sequences],
-            loss_mask=tokens.loss_mask[:sequences],
-            attention_mask=tokens.attention_mask[:sequences],
-            routed_experts=None if tokens.routed_experts is None else tokens.routed_experts[:sequences],
+            input_ids=tokens.input_ids[at],
+            loss_mask=tokens.loss_mask[at],
+            attention_mask=tokens.attention_mask[at],
+            routed_experts=None if tokens.routed_experts is None else tokens.routed_experts[at],
         )
-        count = int(rows.loss_mask.sum())
-        right = {key: x[:count] for key, x in self.scored.items() if key.hypothesis in {AS_RUN, AS_CONFIGURED.name}}
-        return replace(self, tokens=rows, scored=right, progress=None)
+        there = torch.isin(tokens.loss_mask.cpu().nonzero()[:, 0], rows)
+        right = {key: x[there] for key, x in self.scored.items() if key.hypothesis in {AS_RUN, AS_CONFIGURED.name}}
+        return replace(self, tokens=few, scored=right, progress=None)

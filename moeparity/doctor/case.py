@@ -25,6 +25,7 @@ from moeparity.inputs.weights.checkpoint import Checkpoint
 from moeparity.inputs.weights.fit import check
 from moeparity.logs.record import Sampling
 from moeparity.metrics.verdict import Interval
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import overrides
 from moeparity.plan.rule import Rule
 from moeparity.plan.schedule.steps import FORWARD, MicroBatches, Phase, Schedule
@@ -142,17 +143,16 @@ class Case:
         """Sampler minus trainer in fp32, fp64 [N] in nats: what their settings make, without any rounding."""
         return self._scored("sampler", AS_CONFIGURED.name) - self._scored("trainer", AS_CONFIGURED.name)
 
-    def first(self, sequences: int) -> Case:
-        """The case of the first sequences alone."""
-        bench = self.bench.first(sequences)
-        mask = self.mask[: int(bench.tokens.loss_mask.sum())]
-        count = int(mask.sum())
+    def of(self, rows: Tensor) -> Case:
+        """The case of some sequences alone, int64 [n], in ascending order."""
+        there = torch.isin(self.bench.tokens.loss_mask.cpu().nonzero()[:, 0], rows)
+        scored = there[self.mask]
         return replace(
             self,
-            bench=bench,
-            mask=mask,
-            recorded={party: values[:count] for party, values in self.recorded.items()},
-            difference=Difference(d=self.difference.d[:count], sequence=self.difference.sequence[:count]),
+            bench=self.bench.of(rows),
+            mask=self.mask[there],
+            recorded={party: values[scored] for party, values in self.recorded.items()},
+            difference=Difference(d=self.difference.d[scored], sequence=self.difference.sequence[scored]),
         )
 
     def simulated(self, hypotheses: Sequence[Hypothesis], party: Party) -> list[Tried]:
@@ -181,9 +181,15 @@ def opened(request: Request, material: Gathered, progress: Callback | None = Non
         _refuse_unfit(evidence.previous, model)
     tokens = _on_device(of_log.tokens, model)
     profiles: dict[Party, str | None] = {"sampler": request.sampler, "trainer": request.trainer}
-    of_party, aside = engines(profiles, evidence.launches, evidence.checkpoint, model.graph, model.dtype)
+    (bench, parties, notes), aside = engines(
+        profiles,
+        evidence.launches,
+        evidence.checkpoint,
+        model.graph,
+        model.dtype,
+        lambda of_party: _bench(evidence, of_log, model, tokens, of_party, progress),
+    )
     evidence = replace(evidence, strangers=(*evidence.strangers, *aside))
-    bench, parties, notes = _bench(evidence, of_log, model, tokens, of_party, progress)
     bench.start()
     request = replace(request, sampler=parties["sampler"].name, trainer=parties["trainer"].name)
     _refuse_unable(bench, parties)
@@ -206,7 +212,7 @@ def _bench(
         of_party = {**of_party, "sampler": sampler}
     parties = {engine.name: engine for engine in of_party.values()}
     exact = bound_alike({name: each.alone for name, each in parties.items()}, model.graph, "fp32", rules, _IN_STEPS)
-    bases = bound_alike(parties | _legal(parties, model, rules), model.graph, model.dtype, rules)
+    bases = _beside_legal(parties, model, rules)
     schedules: dict[str, Schedule | MicroBatches] = {}
     if steps is not None:
         bases[sampler.name], schedules[sampler.name] = steps
@@ -214,19 +220,22 @@ def _bench(
     if tokens.routed_experts is not None and not unfit:
         legal = [(Key(name, AS_RUN), name) for name in LEGAL if name in bases][:2]
         name = of_party["sampler"].name
-        flips = Flips(tokens.routed_experts, (Key(name, AS_RUN), name), legal)
+        trainer = Key(of_party["trainer"].name, AS_RUN)
+        flips = Flips(tokens.routed_experts, (Key(name, AS_RUN), name), trainer, legal)
     return Bench(model, tokens, bases, exact, progress, flips, schedules), of_party, tuple(filter(None, (note, unfit)))
 
 
-def _legal(parties: Mapping[str, Engine], model: Model, rules: tuple[Rule, ...]) -> dict[str, Engine]:
-    """Engines that make no mistake, beside the parties', as far as they fit the model."""
-    of_shipped = {name: shipped(name, "") for name in LEGAL if name not in parties}
+def _beside_legal(parties: Mapping[str, Engine], model: Model, rules: tuple[Rule, ...]) -> dict[str, BoundGraph]:
+    """The plans of the parties' engines and of those that make no mistake, as far as the latter fit the model."""
+    legal = {name: shipped(name, "") for name in LEGAL if name not in parties}
+    with suppress(SpecError, GraphError):
+        return bound_alike({**parties, **legal}, model.graph, model.dtype, rules)
     fitting: dict[str, Engine] = {}
-    for name, engine in of_shipped.items():
+    for name, engine in legal.items():
         with suppress(SpecError, GraphError):
             bound_alike({name: engine}, model.graph, model.dtype, rules)
             fitting[name] = engine
-    return fitting
+    return bound_alike({**parties, **fitting}, model.graph, model.dtype, rules)
 
 
 def _refuse_unable(bench: Bench, of_party: Mapping[Party, Engine]) -> None:

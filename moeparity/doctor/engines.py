@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from moeparity.bisection.init.launched import Launched, as_variant, on_graph
 from moeparity.doctor.evidence import Stranger
@@ -23,6 +23,7 @@ from moeparity.plan.spec.scheduling import Scheduling
 from moeparity.plan.spec.variant_schema import Placement, Variant
 from moeparity.profiles.launch import read
 
+Bound = TypeVar("Bound")
 DEFAULTS: Final[dict[Party, str]] = {"sampler": "vllm", "trainer": "hf-eager"}
 BY_DEFAULT: Final = "by default"
 HERE: Final = Where(Path("doctor"))
@@ -32,7 +33,7 @@ _ROLES: Final[dict[Party, tuple[str, ...]]] = {"sampler": ("server", "rollout"),
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
     """How a party computes. name: by which reports know it. by: from where that is known. warnings: what its launch
-    file says of numerics and no profile covers.
+    file says of numerics and no profile covers. file: that which starts it.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Engine:
     profile: Profile
     by: str
     warnings: tuple[str, ...] = ()
+    file: Path | None = None
 
     @property
     def alone(self) -> Engine:
@@ -80,12 +82,55 @@ def shipped(name: str, by: str) -> Engine:
 
 
 def engines(
-    profiles: Mapping[Party, str | None], launches: Sequence[Path], checkpoint: Path, graph: Graph, dtype: str
-) -> tuple[dict[Party, Engine], list[Stranger]]:
-    """The engine of each party: the named profile; else by launch files, what an engine resolved before what starts it;
-    else the default. dtype: the checkpoint's. Launch files that are of no use come with the reason. Raises SpecError
-    for a profile that there is not.
+    profiles: Mapping[Party, str | None],
+    launches: Sequence[Path],
+    checkpoint: Path,
+    graph: Graph,
+    dtype: str,
+    bind: Callable[[dict[Party, Engine]], Bound],
+) -> tuple[Bound, list[Stranger]]:
+    """What `bind` makes of the engine of each party: the named profile; else by launch files, what an engine resolved
+    before what starts it; else the default. dtype: the checkpoint's. Launch files that are of no use come with the
+    reason, so do those whose engine does not fit the model: `bind` is called again without these. Raises SpecError for
+    a profile that there is not, and what `bind` raises of others.
     """
+    refused: dict[tuple[Path, Party], str] = {}
+    while True:
+        of_party, aside = _chosen(profiles, launches, checkpoint, graph, refused)
+        try:
+            return bind(of_party), aside
+        except (SpecError, GraphError):
+            unfit = _unfit(of_party, graph, dtype)
+            if not unfit:
+                raise
+            refused |= unfit
+
+
+def _unfit(of_party: Mapping[Party, Engine], graph: Graph, dtype: str) -> dict[tuple[Path, Party], str]:
+    """Of the engines that files start, those that can't be bound by themselves, with the reason."""
+    reasons: dict[tuple[Path, Party], str] = {}
+    for party, engine in of_party.items():
+        if engine.file is not None:
+            try:
+                bound_alike({engine.name: engine}, graph, dtype, ())
+                bound_alike({engine.name: engine.alone}, graph, "fp32", ())
+            except (SpecError, GraphError) as error:
+                reasons[engine.file, party] = _reason(error)
+    return reasons
+
+
+def _reason(error: MoeparityError) -> str:
+    """An error begins with a place in a profile that was put together for this."""
+    return str(error).partition(": ")[2] or str(error)
+
+
+def _chosen(
+    profiles: Mapping[Party, str | None],
+    launches: Sequence[Path],
+    checkpoint: Path,
+    graph: Graph,
+    refused: Mapping[tuple[Path, Party], str],
+) -> tuple[dict[Party, Engine], list[Stranger]]:
     sides, aside = _launched(launches, checkpoint)
     every = [launched for launched, _ in sides]
     of_party: dict[Party, Engine] = {}
@@ -100,11 +145,13 @@ def engines(
             if party in of_party:
                 aside += _unlike(of_party[party], launched, path, party)
                 continue
+            reason = refused.get((path, party), "")
             try:
-                of_party[party] = _engine(launched, every, path, graph, dtype)
+                if not reason:
+                    of_party[party] = _engine(launched, every, path, graph)
             except (SpecError, GraphError) as error:
-                # An error begins with a place in a profile that was put together for this.
-                reason = str(error).partition(": ")[2] or str(error)
+                reason = _reason(error)
+            if reason:
                 aside.append(Stranger(path, f"{display_path(path)}: its {party} can't be run here: {reason}"))
         of_party.setdefault(party, shipped(DEFAULTS[party], BY_DEFAULT))
     return _distinct(of_party), aside
@@ -134,22 +181,20 @@ def _launched(launches: Sequence[Path], checkpoint: Path) -> tuple[list[tuple[La
     return sides, aside
 
 
-def _engine(launched: Launched, every: Sequence[Launched], path: Path, graph: Graph, dtype: str) -> Engine:
-    """Raises SpecError, GraphError for a side that does not run on this model."""
+def _engine(launched: Launched, every: Sequence[Launched], path: Path, graph: Graph) -> Engine:
+    """Raises SpecError, GraphError for a side that can't be put on this model."""
     launched = on_graph(launched, every, graph)
     side = launched.side
     variant, profile = as_variant(launched, path.stem)
     is_plain = not (side.further or side.sets or side.selects or side.placement or side.dtype)
-    engine = Engine(
+    return Engine(
         name=side.profile if is_plain else f"{side.profile} of {path.name}",
         variant=variant,
         profile=profile,
         by=f"{'as resolved in' if launched.launch.resolved_by else 'by launch file'} {display_path(path)}",
         warnings=launched.warnings,
+        file=path,
     )
-    bound_alike({engine.name: engine}, graph, dtype, ())
-    bound_alike({engine.name: engine.alone}, graph, "fp32", ())
-    return engine
 
 
 def _unlike(engine: Engine, launched: Launched, path: Path, party: Party) -> Iterator[Stranger]:

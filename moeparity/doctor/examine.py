@@ -16,6 +16,7 @@ from moeparity.doctor.misread import in_one_phase, misread, replays
 from moeparity.doctor.numbers import Family, families
 from moeparity.doctor.report import Examination
 from moeparity.doctor.routes import of_routes
+from moeparity.doctor.screening import Screening
 from moeparity.doctor.solve import with_numbers
 from moeparity.doctor.standing import standing
 from moeparity.doctor.traces import of_traces, with_traces
@@ -60,10 +61,11 @@ def examine(request: Request, progress: Callback | None = None) -> Examination:
     if (causes(case.clues, logged) or _is_clear(case)) and not request.every:
         return answered(case, tried, logged)
     graph, previous = case.bench.model.graph, case.evidence.previous
-    tried += _refined(case, [each for each in coarse(graph, previous) if each is not AS_CONFIGURED], {})
+    screening = Screening.of(case)
+    tried += _refined(screening, [each for each in coarse(graph, previous) if each is not AS_CONFIGURED], {})
     if request.every or not explains_all(case, tried):
-        tried += _further(case, tried)
-    return with_traces(answered(case, tried, logged), case, progress)
+        tried += _further(screening, tried)
+    return with_traces(answered(case, tried, logged, screening.summary), case, progress)
 
 
 def _is_clear(case: Case) -> bool:
@@ -71,26 +73,28 @@ def _is_clear(case: Case) -> bool:
     return not bool(case.difference.d.any()) or case.difference.share(case.legal_difference).low > _CLEAR
 
 
-def _further(case: Case, tried: Sequence[Tried]) -> list[Tried]:
+def _further(screening: Screening, tried: Sequence[Tried]) -> list[Tried]:
     """Faults with an open number and what a side may have made of the tokens; then what may be wrong beside the best of
     all.
     """
+    case = screening.case
     graph, previous = case.bench.model.graph, case.evidence.previous
     whole = [*_families(case)]
     with_open_number = {of.name: of for family in whole for of in (family, *family.parts(graph))}
     members = [member for family in whole for member in family.members()]
     replaying = () if case.bench.flips is None else replays(case.bench.prompts, case.bench.flips.recorded.shape[2])
     read = [*misread(graph, previous, case.bench.prompts), *replaying]
-    new = _refined(case, [*members, *read], with_open_number)
+    new = _refined(screening, [*members, *read], with_open_number)
     new += with_numbers(case, [*tried, *new], with_open_number)
-    return [*new, *_beside_best(case, [*tried, *new], with_open_number)]
+    return [*new, *_beside_best(screening, [*tried, *new], with_open_number)]
 
 
-def _refined(case: Case, hypotheses: list[Hypothesis], of_name: Mapping[str, Family]) -> list[Tried]:
+def _refined(screening: Screening, hypotheses: list[Hypothesis], of_name: Mapping[str, Family]) -> list[Tried]:
     """The hypotheses, and the parts of those that lead, and the parts of these. of_name: families with a number."""
     tried: list[Tried] = []
+    case = screening.case
     for _ in range(_ROUNDS):
-        new = _run(case, hypotheses)
+        new = screening.run(hypotheses)
         tried += new
         hypotheses = _parts_of_best(case, case.difference, new, of_name)
         if not hypotheses:
@@ -98,14 +102,12 @@ def _refined(case: Case, hypotheses: list[Hypothesis], of_name: Mapping[str, Fam
     return tried
 
 
-def _run(case: Case, hypotheses: Sequence[Hypothesis]) -> list[Tried]:
-    case.bench.score(hypotheses, [case.profile_in_fp32(party) for party in case.recorded])
-    return case.tried(hypotheses)
-
-
-def _beside_best(case: Case, tried: Sequence[Tried], of_name: Mapping[str, Family]) -> list[Tried]:
-    """Parts of the hypotheses that explain most of what the best one leaves: what may be wrong beside it."""
+def _beside_best(screening: Screening, tried: Sequence[Tried], of_name: Mapping[str, Family]) -> list[Tried]:
+    """Hypotheses that explain most of what the best one leaves, and parts of these: what may be wrong beside it."""
+    case = screening.case
     first = standing(case, tried).first
+    ruled_out = screening.run_beside(first)
+    tried = [*tried, *ruled_out]
     remainder = replace(case.difference, d=case.difference.d - (first.simulated - case.legal_difference))
     new: list[Tried] = []
     for _ in range(_ROUNDS - 1):
@@ -114,8 +116,8 @@ def _beside_best(case: Case, tried: Sequence[Tried], of_name: Mapping[str, Famil
         hypotheses = [each for each in best if each.name not in names]
         if not hypotheses:
             break
-        new += _run(case, hypotheses)
-    return new
+        new += screening.run(hypotheses)
+    return [*ruled_out, *new]
 
 
 def _families(case: Case) -> Iterator[Family]:

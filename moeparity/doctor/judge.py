@@ -59,6 +59,11 @@ class Difference:
         """The factor b with which b x comes nearest to d."""
         return self._if_equal(x) or token_mean(self._sums(self.d * x), self._sums(x * x), level=LEVEL)
 
+    @property
+    def squares(self) -> Tensor:
+        """fp64 [B]: d^2 summed over the tokens of each sequence."""
+        return self._sums(self.d**2)
+
     def _if_equal(self, x: Tensor) -> Interval | None:
         """1 without doubt where x is d to the last bit, which has no spread from which an interval could be made."""
         if not bool(x.any()) or not torch.equal(self.d, x):
@@ -99,15 +104,22 @@ def ranked(difference: Difference, simulated: Sequence[Tensor], weights: Sequenc
     distinct: dict[bytes, int] = {}
     for index in sorted(range(len(simulated)), key=lambda index: weights[index]):
         distinct.setdefault(simulated[index].numpy().tobytes(), index)
-    finite = [index for index in distinct.values() if bool(simulated[index].isfinite().all())]
-    errors = {index: (difference.d - simulated[index]) ** 2 for index in finite}
-    order = sorted(finite, key=lambda index: (float(errors[index].sum()), weights[index]))
-    first, half = order[0], difference.half
-    chosen = {min(finite, key=lambda index: float(errors[index][half == which].sum())) for which in (0, 1)}
-    rivals = [
-        index for index in order[1:] if index in chosen or not difference.prefers(simulated[first], simulated[index])
-    ]
-    return Ranking(tuple(order), tuple(rivals))
+    finite = {index: simulated[index] for index in distinct.values() if bool(simulated[index].isfinite().all())}
+    errors = {index: float(((difference.d - x) ** 2).sum()) for index, x in finite.items()}
+    order = sorted(finite, key=lambda index: (errors[index], weights[index]))
+    unsure = rivals(difference, finite, order[0])
+    return Ranking(tuple(order), tuple(index for index in order if index in unsure))
+
+
+def rivals(difference: Difference, simulated: Mapping[int, Tensor], first: int) -> set[int]:
+    """Those that the data do not tell from the first one; that which one half of the sequences alone would choose is
+    among them.
+    """
+    half = difference.half
+    errors = {index: (difference.d - x) ** 2 for index, x in simulated.items()}
+    chosen = {min(simulated, key=lambda index: float(errors[index][half == which].sum())) for which in (0, 1)}
+    unsure = {index for index, x in simulated.items() if not difference.prefers(simulated[first], x)}
+    return (chosen | unsure) - {first}
 
 
 def _at_least(heads: int, tosses: int) -> float:

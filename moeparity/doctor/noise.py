@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from statistics import NormalDist
 
@@ -14,7 +15,9 @@ import torch
 from torch import Tensor
 
 from moeparity.doctor.report import Legal, Noise
+from moeparity.doctor.routes import Flipped
 from moeparity.errors import MoeparityError
+from moeparity.logs.noise_gate import FLIPPED
 from moeparity.metrics.interval import student
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.schedule.settings import ScheduleSettings
@@ -59,29 +62,34 @@ def _is_legal(toggle: Toggle) -> bool:
     return bool(toggle.members) and all(member.kind != SEMANTICS for member in toggle.members)
 
 
-def noise(scores: Sequence[Tensor], recorded: Tensor, level: float = LEVEL) -> Noise | None:
+def noise(
+    scores: Sequence[Tensor], recorded: Tensor, flipped: Flipped | None = None, level: float = LEVEL
+) -> Noise | None:
     """What lies between engines without a mistake, each fp64 [N] in nats, and the place of a recorded difference, fp64
-    [N]. None if fewer than three of them have bits of their own.
+    [N]; so of flipped routes, where there is a record of them. None if fewer than three engines have bits of their own.
 
     The bound is a prediction bound for one more pair of engines: the logarithm of a statistic is taken as normal, with
     as many degrees of freedom as there are engines less one, since pairs of them are not independent.
     """
-    engines = list({score.numpy().tobytes(): score for score in scores}.values())
+    engines = sorted({score.numpy().tobytes(): index for index, score in enumerate(scores)}.values())
     if len(engines) < _FEWEST:
         return None
-    pairs = [a - b for a, b in combinations(engines, 2)]
-    return Noise(
-        level=level,
-        engines=len(engines),
-        statistics=tuple(_statistics(pairs, recorded, len(engines), level)),
-    )
+    pairs = [*combinations(engines, 2)]
+    statistics = [
+        _legal(name, of(recorded), [of(scores[a] - scores[b]) for a, b in pairs], len(engines), level)
+        for name, of in STATISTICS.items()
+    ]
+    if flipped is not None and bool(flipped.legal.any()):
+        parts = [float(flipped.legal[a, b]) for a, b in pairs]
+        of_flips = _legal(FLIPPED, flipped.recorded, parts, len(engines), level)
+        statistics.append(replace(of_flips, bound=min(1.0, of_flips.bound)))
+    return Noise(level=level, engines=len(engines), statistics=tuple(statistics))
 
 
-def _statistics(pairs: Sequence[Tensor], recorded: Tensor, engines: int, level: float) -> Iterator[Legal]:
-    for name, of in STATISTICS.items():
-        logs = torch.tensor([math.log(value) for value in map(of, pairs) if value > 0], dtype=torch.float64)
-        # Two draws may be all but one engine, which widens the lower half of the pairs alone.
-        center, upper = (float(logs.quantile(part)) for part in (0.5, _UPPER))
-        spread = (upper - center) / NormalDist().inv_cdf(_UPPER)
-        reach = student(level, engines - 1) * spread * math.sqrt(1 + 1 / engines)
-        yield Legal(name=name, recorded=of(recorded), middle=math.exp(center), bound=math.exp(center + reach))
+def _legal(name: str, recorded: float, of_pairs: Sequence[float], engines: int, level: float) -> Legal:
+    logs = torch.tensor([math.log(value) for value in of_pairs if value > 0], dtype=torch.float64)
+    # Two draws may be all but one engine, which widens the lower half of the pairs alone.
+    center, upper = (float(logs.quantile(part)) for part in (0.5, _UPPER))
+    spread = (upper - center) / NormalDist().inv_cdf(_UPPER)
+    reach = student(level, engines - 1) * spread * math.sqrt(1 + 1 / engines)
+    return Legal(name=name, recorded=recorded, middle=math.exp(center), bound=math.exp(center + reach))

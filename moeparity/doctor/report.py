@@ -65,8 +65,9 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Legal:
-    """A statistic of the difference, by its name in `moeparity metrics`, in nats: as recorded; in the middle of what
-    legal arithmetic makes; and the bound below which a clean run lies at the level. The bound is the gate to set.
+    """A statistic of the difference, by its name in `moeparity metrics`, in nats, or `flipped`, the fraction of tokens
+    with other routes: as recorded; in the middle of what legal arithmetic makes; and the bound below which a clean run
+    lies at the level. The bound is the gate to set.
     """
 
     name: str
@@ -90,6 +91,16 @@ class Noise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """The sample of sequences on which hypotheses ran first: how many it has, and how many hypotheses, each about one
+    party, it ruled out. All others ran on all sequences.
+    """
+
+    sequences: int
+    ruled_out: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Two:
     """Two causes at once: what each is, and the share of the difference that both explain."""
 
@@ -106,7 +117,8 @@ class Examination:
     the best hypothesis leaves. legal: the same of the largest difference
     between two engines that make no mistake, `legal_pair`; NaN if nothing was simulated, and so is a size of a log of
     one side then. logged: causes that the log alone names. explanations: the
-    best hypotheses, the first one explaining most. tried: how many were simulated. rivals: those that the data do not
+    best hypotheses, the first one explaining most. tried: how many were simulated. sampled: of which sequences
+    at first, None if of all. rivals: those that the data do not
     tell from the first. two: the causes, if two are named at once. noise: what legal arithmetic makes; None if too few
     engines fit the model. parting: what would tell hypotheses apart that explain alike. where: in which tokens the
     difference lies. asks: what would tell more, most informative first.
@@ -129,6 +141,7 @@ class Examination:
     sequences: int
     tokens: int
     asks: tuple[str, ...]
+    sampled: Sampled | None = None
     two: Two | None = None
     noise: Noise | None = None
     parting: tuple[str, ...] = ()

@@ -21,21 +21,36 @@ from moeparity.output.words import percent
 from moeparity.plan.graph import Graph
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flipped:
+    """At which fraction of the scored tokens the routes that led to them differ in some MoE layer: those recorded from
+    those of the trainer with nothing wrong; those of each two engines without a mistake, fp64 [engines, engines].
+    """
+
+    recorded: float
+    legal: Tensor
+
+
 @dataclass(slots=True)
 class Flips:
     """An observer: at how many token-layers a walker picks other experts than were recorded, and two walkers than each
     other.
 
-    recorded: int64 [B, T, MoE layers, top_k], -1 where there is no record. sampler: its walker and its name. legal: two
-    walkers of engines that make no mistake, and their names. counts: by layer and first sequence of a wave, how many
-    token-layers have a record, in how many the sampler picks others, in how many the two legal engines do; a pass that
-    is begun again counts anew.
+    recorded: int64 [B, T, MoE layers, top_k], -1 where there is no record. sampler: its walker and its name. trainer:
+    its walker. legal: two walkers of engines that make no mistake, and their names. engines: all walkers of such.
+    counts: by layer and first sequence of a wave, how many token-layers have a record, in how many the sampler picks
+    others, in how many the two legal engines do; a pass that is begun again counts anew. apart: by first sequence of a
+    wave, where the record and the engines choose other experts than each other in some layer so far: bool [1 + engines,
+    1 + engines, n, T].
     """
 
     recorded: Tensor
     sampler: tuple[Hashable, str]
+    trainer: Hashable
     legal: Sequence[tuple[Hashable, str]]
+    engines: Sequence[Hashable] = ()
     counts: dict[tuple[int, int], tuple[int, int, int]] = field(default_factory=dict)
+    apart: dict[int, Tensor] = field(default_factory=dict)
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
@@ -53,6 +68,22 @@ class Flips:
             first, second = map(view.tensor, walkers)
             legal = int((there & ~same_sets(first, second).cpu()).sum())
         self.counts[layer, view.wave[0]] = int(there.sum()), others, legal
+        self.engines = [walker for walker in self.engines if view.ran(walker)]
+        of_all = torch.stack([record, *(view.tensor(walker).cpu() for walker in self.engines)]).sort(-1).values
+        apart = (of_all[:, None] != of_all).any(-1)
+        self.apart[view.wave[0]] = apart | self.apart[view.wave[0]] if place else apart
+
+    def flipped(self, loss_mask: Tensor) -> Flipped | None:
+        """The fractions over the tokens of bool [B, T]; None if no route that led to one of them is recorded."""
+        # A token is predicted by the position before it.
+        before = loss_mask.cpu().roll(-1, 1)
+        before[:, -1] = False
+        counted = before & (self.recorded >= 0).flatten(2).all(-1)
+        if not bool(counted.any()) or self.trainer not in self.engines:
+            return None
+        apart = torch.cat([self.apart[first] for first in sorted(self.apart)], 2)
+        parts = apart[..., counted].double().mean(-1)
+        return Flipped(recorded=float(parts[0, 1 + self.engines.index(self.trainer)]), legal=parts[1:, 1:])
 
 
 def misfit(tokens: TokenSet, graph: Graph, where: Where) -> str:

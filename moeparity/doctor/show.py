@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from moeparity.doctor.report import BEYOND, Answer, Examination, Explanation, Noise
 from moeparity.errors import counted
+from moeparity.logs.noise_gate import FLIPPED
 from moeparity.metrics.verdict import Interval
 from moeparity.output.blocks import Block, Column, Document, Status, bullets, group, lines, table
 from moeparity.output.status import state_of
@@ -47,7 +48,7 @@ def _blocks(of: Examination) -> Iterator[Block]:
     if of.noise is not None:
         yield group(f"Noise or bug, at {of.noise.level:.0%}", _noise(of.noise))
     if of.tried > 1:
-        yield group(f"What explains the difference, {of.tried:,} hypotheses simulated", _table(of))
+        yield group(f"What explains the difference, {of.tried:,} hypotheses simulated", _table(of), *_sample(of))
     if of.asks or of.parting:
         yield group("What would tell more", bullets([*of.parting, *of.asks]))
 
@@ -150,6 +151,11 @@ def _noise(of: Noise) -> Block:
         "model, with drawn roundings, orders and forms. bound: below it a clean run lies at the level; it is the gate "
         "to set."
     )
+    if any(each.name == FLIPPED for each in of.statistics):
+        note += (
+            f" {FLIPPED}: the fraction of tokens whose routes differ in some MoE layer, those recorded from those of "
+            "the trainer as it computes with nothing wrong."
+        )
     return table(titles, rows, note)
 
 
@@ -172,6 +178,16 @@ def _table(of: Examination) -> Block:
         "explains. slope: 1 for the true cause. makes: mean |delta| in nats per token, simulated in fp32."
     )
     return table(titles, rows, note)
+
+
+def _sample(of: Examination) -> Iterator[Block]:
+    """What ran on a sample alone."""
+    if of.sampled is not None and of.sampled.ruled_out:
+        yield lines(
+            f"{of.sampled.ruled_out:,} of them were simulated on {of.sampled.sequences} sequences alone, half of these "
+            f"those with most of the difference: there they surely explain less than others. The other "
+            f"{of.tried - of.sampled.ruled_out:,} were on all {of.sequences}, and are judged by these."
+        )
 
 
 def _share(share: Interval) -> str:

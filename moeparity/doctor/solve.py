@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
+import torch
+
 from moeparity.doctor.case import Case, Tried
 from moeparity.doctor.hypotheses import Hypothesis
 from moeparity.doctor.numbers import Family, solved
@@ -53,7 +55,7 @@ def _leading(
 
 def _solved(case: Case, family: Family, party: Party, near: float) -> Tried | None:
     """The hypothesis of a family that explains most; None if its number makes no difference."""
-    sample = case.first(_SAMPLE)
+    sample = case.of(torch.arange(min(_SAMPLE, case.bench.tokens.input_ids.shape[0])))
 
     def remainder(hypothesis: Hypothesis) -> float:
         runs = sample.simulated([hypothesis], party)

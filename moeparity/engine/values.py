@@ -104,10 +104,13 @@ class Identities:
     """Gives identities to the cells of one output port: equal numbers for equal bits."""
 
     def __init__(self) -> None:
-        # Blocks with something new: by cell and as a whole if they have few cells, else in one list.
+        # Blocks with something new: by cell if they have few cells, else in one list.
         self._by_cell: dict[int, list[_Numbered]] = {}
         self._narrow: list[_Numbered] = []
         self._wide: list[_Numbered] = []
+        # By a new cell and its fingerprint; filled when fingerprints are first needed, with those that wait for it.
+        self._by_print: dict[tuple[int, int], list[_Numbered]] = {}
+        self._waiting: list[_Numbered] = []
         self._next: IntArray = np.zeros(0, dtype=np.int64)
         self._same: dict[tuple[object, ...], Block] = {}
 
@@ -134,6 +137,7 @@ class Identities:
         ids[is_fresh] = self._next[cells]
         self._next[cells] += 1
         numbered = _Numbered(bits, ids.copy(), frozenset(cells.tolist()))
+        self._waiting.append(numbered)
         if len(cells) > NARROW:
             self._wide.append(numbered)
             return
@@ -145,6 +149,15 @@ class Identities:
         """Earlier blocks of the same kind in the same cells, those of the same batch first. If there are many, only
         those that may have the same bits in some cell.
         """
+        cells = bits.batch.cell_array
+        # As many blocks have something new in a cell as it has numbers.
+        are_many = self._next[cells[cells < len(self._next)]].max(initial=0) > FEW
+        met = [] if are_many else self._in_same_cells(bits)
+        if are_many or len(met) > FEW:
+            met = self._of_same_prints(bits)
+        return sorted(met, key=lambda numbered: numbered.bits.batch is not bits.batch)
+
+    def _in_same_cells(self, bits: _Bits) -> list[_Numbered]:
         batch = bits.batch
         if len(batch.cells) > NARROW:
             every = [numbered for numbered in self._narrow if not batch.cell_set.isdisjoint(numbered.fresh)]
@@ -152,11 +165,15 @@ class Identities:
             there = (numbered for cell in batch.cells for numbered in self._by_cell.get(cell, ()))
             every = list({id(numbered): numbered for numbered in there}.values())
         every += [numbered for numbered in self._wide if not batch.cell_set.isdisjoint(numbered.fresh)]
-        met = [numbered for numbered in every if numbered.bits.kind == bits.kind]
-        if len(met) > FEW:
-            prints = bits.prints.items()
-            met = [numbered for numbered in met if not prints.isdisjoint(numbered.bits.prints.items())]
-        return sorted(met, key=lambda numbered: numbered.bits.batch is not batch)
+        return [numbered for numbered in every if numbered.bits.kind == bits.kind]
+
+    def _of_same_prints(self, bits: _Bits) -> list[_Numbered]:
+        for numbered in self._waiting:
+            for cell in numbered.fresh:
+                self._by_print.setdefault((cell, numbered.bits.prints[cell]), []).append(numbered)
+        self._waiting.clear()
+        there = (numbered for item in bits.prints.items() for numbered in self._by_print.get(item, ()))
+        return [each for each in {id(numbered): numbered for numbered in there}.values() if each.bits.kind == bits.kind]
 
 
 def _take_equal(ids: IntArray, bits: _Bits, numbered: _Numbered) -> None:

@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from moeparity.errors import Where, counted, listed
-from moeparity.logs.noise_gate import noise_bounds
+from moeparity.errors import counted, listed
+from moeparity.logs.noise_gate import FLIPPED
 from moeparity.logs.report import LogReport
 from moeparity.output.findings import Finding, Outcome, agrees, keeps, lies
 from moeparity.plan.spec.expect import LogExpect, StepBound
 
 
-def log_findings(expect: LogExpect, report: LogReport, where: Where) -> tuple[Finding, ...]:
+def log_findings(expect: LogExpect, report: LogReport, noise: Mapping[str, float]) -> tuple[Finding, ...]:
     """What a log expects, in the order of the schema, compared with its report; if it expects nothing, its gate.
 
-    `report` must have a verdict and every metric that is bounded. `where` is the file that expects it. Raises
-    SpecError.
+    `report` must have a verdict and every metric that is bounded. noise: the bounds of what legal arithmetic makes.
     """
     assert report.verdict is not None
     outcomes: list[tuple[str, Outcome]] = []
@@ -37,8 +36,7 @@ def log_findings(expect: LogExpect, report: LogReport, where: Where) -> tuple[Fi
     outcomes += [(f"cause {cause}", ("ok" if cause in report.causes else "fail", causes_named)) for cause in causes]
     if expect.steps is not None:
         outcomes.append(_steps(expect.steps, report))
-    if expect.noise is not None:
-        outcomes += _noise(noise_bounds(expect.noise, where), report)
+    outcomes += _noise(noise, report)
     return tuple(
         Finding(expectation=expectation, status=status, found=detail) for expectation, (status, detail) in outcomes
     )
@@ -61,9 +59,23 @@ def _steps(bound: StepBound, report: LogReport) -> tuple[str, Outcome]:
 def _noise(bounds: Mapping[str, float], report: LogReport) -> Iterator[tuple[str, Outcome]]:
     """Each statistic against what legal arithmetic makes."""
     for name, bound in bounds.items():
+        yield f"{name} within noise, {bound:.3g}", _below(bound, *_statistic(name, report))
+
+
+def _statistic(name: str, report: LogReport) -> tuple[float | None, Outcome]:
+    """The number of a statistic; None with what is said instead."""
+    if name != FLIPPED:
         metric = report.metric(name)
-        outcome: Outcome = ("fail", metric.missing)
-        if not metric.missing:
-            estimate = metric.value.estimate
-            outcome = ("ok" if estimate <= bound else "fail", f"{estimate:.3g}")
-        yield f"{name} within noise, {bound:.3g}", outcome
+        return (None, ("fail", metric.missing)) if metric.missing else (metric.value.estimate, ("ok", ""))
+    grouping = next(each for each in report.groupings if each.by == FLIPPED)
+    tokens = {group.name: group.tokens for group in grouping.groups}
+    count = tokens.get("flipped", 0) + tokens.get("not flipped", 0)
+    if not count:
+        return None, ("inconclusive", "the log does not have the routes of both sides")
+    return tokens.get("flipped", 0) / count, ("ok", "")
+
+
+def _below(bound: float, estimate: float | None, otherwise: Outcome) -> Outcome:
+    if estimate is None:
+        return otherwise
+    return "ok" if estimate <= bound else "fail", f"{estimate:.3g}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
@@ -13,7 +13,7 @@ from moeparity.errors import MoeparityError, SpecError, Where, counted, did_you_
 from moeparity.logs import Join
 from moeparity.logs.diagnosis import CAUSES
 from moeparity.logs.measure import Measurement
-from moeparity.logs.noise_gate import noise_bounds
+from moeparity.logs.noise_gate import FLIPPED
 from moeparity.logs.report import LogFile, LogReport
 from moeparity.logs.request import Request
 from moeparity.logs.series.data import Summary
@@ -110,18 +110,22 @@ def _file(path: Path, format: logs.Format) -> LogFile:
     return LogFile(path=display_path(path), format=format.name, note=by_hand)
 
 
-def measure_check(check: LogCheck, where: Where, progress: Callback | None = None) -> LogReport:
-    """The report for a `kind: log` file. Raises SpecError for mistakes in that file, and LogError."""
+def measure_check(
+    check: LogCheck, where: Where, noise: Mapping[str, float], progress: Callback | None = None
+) -> LogReport:
+    """The report for a `kind: log` file; noise: the bounds of what legal arithmetic makes, by statistic. Raises
+    SpecError for mistakes in that file, and LogError.
+    """
     for cause in check.expect.causes if isinstance(check.expect.causes, list) else ():
         if cause not in CAUSES:
             raise SpecError(
                 f"{where}: expect.causes: {cause!r} is nothing that the diagnosis names; expected none, or some of "
                 f"{listed(CAUSES)}.{did_you_mean(cause, CAUSES)}"
             )
-    bounds = {} if check.expect.noise is None else noise_bounds(check.expect.noise, where)
-    bounded = tuple(dict.fromkeys((*(check.expect.metrics or {}), *bounds)))
+    bounded = tuple(dict.fromkeys((*(check.expect.metrics or {}), *(name for name in noise if name != FLIPPED))))
+    by = [FLIPPED] if FLIPPED in noise else []
     try:
-        request = Request(metrics=bounded, gate=Gate(metric=check.gate.metric, below=check.gate.below))
+        request = Request(metrics=bounded, by=by, gate=Gate(metric=check.gate.metric, below=check.gate.below))
         request.selection()
     except MoeparityError as error:
         raise SpecError(f"{where}: {error}") from None

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from moeparity import paths
 from moeparity.errors import SpecError, Where, display_path
 
+FLIPPED = "flipped"
+"""The statistic that is no metric: the fraction of tokens of which the two sides' routes differ in some MoE layer."""
 _SCHEMA = "moeparity.examination/"
 
 

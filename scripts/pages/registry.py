@@ -79,6 +79,12 @@ MEASURED = {
         write=put_out("benchmarks.doctor", *DOCTOR),
         measured=True,
     ),
+    "doctor-cases": Page(
+        path="docs/generated/doctor-cases.md",
+        takes="five minutes",
+        write=put_out("benchmarks.doctor.retold"),
+        measured=True,
+    ),
     "envelope": Page(path="docs/envelope.md", takes="half a minute", write=paths.path(), measured=True),
     "evidence": Page(
         path="moeparity/profiles/evidence.json",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,14 @@ def graph(small: Path) -> Graph:
 
 
 def by(graph: Graph, small: Path, *files: Path, **profiles: str) -> tuple[dict[Party, Engine], list[Stranger]]:
-    return engines({**NOBODY, **profiles}, files, small, graph, "bf16")  # type: ignore[dict-item]
+    return engines({**NOBODY, **profiles}, files, small, graph, "bf16", partial(_bound, graph))  # type: ignore[dict-item]
+
+
+def _bound(graph: Graph, of_party: dict[Party, Engine]) -> dict[Party, Engine]:
+    for engine in of_party.values():
+        bound_alike({"": engine}, graph, "bf16", ())
+        bound_alike({"": engine.alone}, graph, "fp32", ())
+    return of_party
 
 
 def test_without_a_file_defaults_stand_for_both(graph: Graph, small: Path) -> None:

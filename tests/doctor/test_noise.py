@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from moeparity.doctor.noise import STATISTICS, noise
+from moeparity.doctor.routes import Flipped
 
 TOKENS = 4000
 
@@ -32,6 +33,20 @@ def test_engines_that_are_nearly_one_do_not_widen_the_bound() -> None:
     assert of is not None
     assert plain is not None
     assert of.statistics[0].bound < 1.1 * plain.statistics[0].bound
+
+
+def test_flipped_routes_have_a_bound_of_at_most_one_and_none_where_nothing_flips() -> None:
+    engines = [engine(seed) for seed in range(6)]
+    draw = torch.Generator().manual_seed(1)
+    parts = torch.rand(6, 6, generator=draw, dtype=torch.float64) / 10
+    of = noise(engines, engine(20), Flipped(recorded=0.05, legal=parts))
+    assert of is not None
+    flipped = of.statistics[-1]
+    assert (flipped.name, flipped.recorded, flipped.is_inside) == ("flipped", 0.05, True)
+    assert flipped.middle < 0.1 < flipped.bound <= 1
+    of = noise(engines, engine(20), Flipped(recorded=0.05, legal=torch.zeros(6, 6)))
+    assert of is not None
+    assert {each.name for each in of.statistics} == {*STATISTICS}
 
 
 def test_engines_with_the_same_bits_are_one() -> None:

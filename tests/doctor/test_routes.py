@@ -41,6 +41,10 @@ def test_a_programs_own_routes_are_noise(run_folder: Path, routes: torch.Tensor,
     assert share is not None
     assert float(share[1]) < 2
     assert "more than noise" not in says
+    flipped = of["noise"]["statistics"][-1]
+    assert flipped["name"] == "flipped"
+    assert 0 <= flipped["recorded"] <= flipped["bound"] <= 1
+    assert 0 < flipped["middle"] < flipped["bound"]
     assert "with routes" in of["evidence"][0]
 
 
@@ -49,8 +53,9 @@ def test_it_says_from_which_layer_on_routes_are_others(
 ) -> None:
     moved = routes.clone()
     moved[:, :, 1] = (moved[:, :, 1] + 1) % 24
-    _, says = examined(run_folder, moved, small, tmp_path / "out.json")
+    of, says = examined(run_folder, moved, small, tmp_path / "out.json")
     assert "more than noise from layer 1 on" in says
+    assert of["noise"]["statistics"][-1]["recorded"] == 1
 
 
 @pytest.mark.parametrize(

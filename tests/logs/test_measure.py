@@ -420,6 +420,25 @@ def test_a_log_is_held_to_the_noise_of_an_examination(log: Path, bound: float, c
     assert process.exit_code == code, (process.error, process.findings)
 
 
+@pytest.mark.parametrize(("bound", "sides", "code"), [(0.5, 2, 0), (0.1, 2, 1), (0.5, 1, 3)])
+def test_flipped_routes_are_held_to_the_noise_of_an_examination(
+    tmp_path: Path, bound: float, sides: int, code: int
+) -> None:
+    """A third of the tokens, or unknown where one side's routes are not in the log."""
+    of_sampler = [[[0, 1]], [[2, 3]], [[0, 3]], [[1, 2]]]
+    of_trainer = [[[0, 1]], [[2, 1]], [[3, 0]], [[1, 0]]]
+    rows = []
+    for number in range(30):
+        row = {"id": str(number), "input_ids": [1, 2, 3, 4], "mask": [0, 1, 1, 1], "routed_experts": of_sampler}
+        row |= {"logprobs": [None, -1.0, -1.1, -1.2], "trainer_logprobs": [None, -1.0, -1.1, -1.2]}
+        rows.append(row | ({"trainer_routed_experts": of_trainer} if sides > 1 else {}))
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    noise = {"level": 0.99, "statistics": [{"name": "flipped", "bound": bound}]}
+    (tmp_path / "noise.json").write_text(json.dumps({"schema": "moeparity.examination/1", "noise": noise}))
+    process = check(write_check(tmp_path, "expect: {noise: noise.json}"))
+    assert process.exit_code == code, (process.error, process.findings)
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

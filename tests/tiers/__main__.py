@@ -1,10 +1,11 @@
-"""Which tests run by default: `python -m tests.tiers record DIR`, then `choose DIR`, then `mutate DIR`.
+"""Which tests run by default: `python -m tests.tiers record DIR`, `time DIR`, `choose DIR`, then `mutate DIR`.
 
-`record` runs every test with coverage, about an hour on two cores. `choose` writes tests/tiers/held_back.json: what
+`record` runs every test with coverage, about an hour on two cores. `time` runs them without, since coverage slows some
+tests more than others. `choose` writes tests/tiers/held_back.json: what
 only `pytest --all` runs. `mutate` changes one line of product code after the other and counts whose tests notice.
 
-With `--default`, `record` runs only what runs by default now, and `choose` takes tests from that: what is held back
-stays so. It takes a third of the time, for when the default run has grown.
+With `--default`, `record` and `time` run only what runs by default now, and `choose` takes tests from that: what is
+held back stays so. It takes a third of the time, for when the default run has grown.
 
 With `--tests`, `record` runs only some tests, which takes minutes; `mutate --rooms` then keeps to the folders that they
 are about. Default tests that lie elsewhere are not tried, so the number that it gives is a lower bound. `add DIR` takes
@@ -25,16 +26,16 @@ from pathlib import Path
 
 from tests.tiers.choosing import choose, promoted, written
 from tests.tiers.mutations import ROOMS, drawn, tried
-from tests.tiers.recorder import PLACE
+from tests.tiers.recorder import PLACE, TIMED
 from tests.tiers.records import ROOT, read
 
 HELD_BACK = ROOT / "tests" / "tiers" / "held_back.json"
 
 
 def main() -> None:
-    """One of the four."""
+    """One of the five."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["record", "choose", "add", "mutate"])
+    parser.add_argument("what", choices=["record", "time", "choose", "add", "mutate"])
     parser.add_argument("folder", type=Path, help="where the record lies")
     parser.add_argument("--tests", nargs="*", default=[], help="only these files and folders of tests; default: all")
     parser.add_argument("--default", action="store_true", help="only what runs by default now")
@@ -44,29 +45,42 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="write the mutations to this Markdown file")
     arguments = parser.parse_args()
-    {"record": _record, "choose": _choose, "add": _add, "mutate": _mutate}[arguments.what](arguments)
+    {"record": _record, "time": _time, "choose": _choose, "add": _add, "mutate": _mutate}[arguments.what](arguments)
 
 
 def _record(arguments: argparse.Namespace) -> None:
     shutil.rmtree(arguments.folder, ignore_errors=True)
-    arguments.folder.mkdir(parents=True)
-    environment = {**os.environ, PLACE: str(arguments.folder.resolve()), "OMP_NUM_THREADS": "1"}
+    _run(arguments, PLACE)
+
+
+def _time(arguments: argparse.Namespace) -> None:
+    for file in arguments.folder.glob("*.times"):
+        file.unlink()
+    _run(arguments, TIMED)
+
+
+def _run(arguments: argparse.Namespace, variable: str) -> None:
+    """Run the tests; the variable tells the plugin what to write."""
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, variable: str(arguments.folder.resolve()), "OMP_NUM_THREADS": "1"}
     which = () if arguments.default else ("--all",)
     command = [sys.executable, "-m", "pytest", *which, "-q", "-p", "tests.tiers.recorder", *arguments.tests]
     subprocess.run(command, cwd=ROOT, env=environment, check=False)
 
 
 def _choose(arguments: argparse.Namespace) -> None:
-    choice = choose(read(arguments.folder), arguments.seconds)
+    older = _held_back()[0] if arguments.default else []
+    records = read(arguments.folder)
+    records.tests = [test for test in records.tests if test.test not in {*older}]
+    choice = choose(records, arguments.seconds)
     about = (
         "Written by `python -m tests.tiers choose`: tests that only `pytest --all` runs, since others cover the same "
         "lines, choices, models, commands and bad files, and they take long; and tests of engines to be installed."
     )
-    older = _held_back()[0] if arguments.default else []
     HELD_BACK.write_text(written(sorted({*older, *choice.held_back}), about), "utf-8")
     print(
         f"default {len(choice.default)} tests, {choice.seconds:.0f} s on one core, of which {choice.covering} cover "
-        f"everything; held back {len(choice.held_back)}; all {choice.all_seconds:.0f} s"
+        f"what has to be; held back {len(choice.held_back)}; all {choice.all_seconds:.0f} s"
     )
 
 

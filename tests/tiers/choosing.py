@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 import json
+import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,8 +14,11 @@ from tests.tiers.records import Place, Recorded, Records
 
 NEAR = 3
 """So many tests, of different functions, count as those that look closest at a line."""
+LINES_A_SECOND = 3.0
+"""A test that only lines speak for is left out if it alone runs fewer than this for each second that it takes."""
 REAL = "tests/real/"
 """Tests of engines that have to be installed: held back, since nothing may be covered by them alone."""
+_WORD = re.compile(r"(?<![\w.])[a-z_][\w.]*", re.IGNORECASE)
 _BAD_FILE = re.compile(r"^tests/(?:errors|bad)/|bad")
 
 
@@ -30,13 +34,15 @@ class Choice:
 
 
 def choose(records: Records, seconds: float) -> Choice:
-    """A set that covers every line, choice, model, command and bad file, then others up to `seconds`: those that look
-    closest at a line, since a test that only runs a line may not see a mistake in it, and the cheapest.
+    """A set that covers every choice, model, command and bad file, and lines that cost little, then others up to
+    `seconds`: those that look closest at a line, since a test that only runs it may not see a mistake in it, and the
+    cheapest.
     """
     of_engines = [test for test in records.tests if test.test.startswith(REAL)]
     records = replace(records, tests=[test for test in records.tests if not test.test.startswith(REAL)])
     needs = _needs(records)
     chosen, paid = _covering(records, needs)
+    chosen, paid = _affordable(records, needs, chosen)
     covering = len(chosen)
     spent = sum(records.tests[index].seconds for index in chosen) + sum(records.fixtures[name] for name in paid)
     cheapest = sorted(range(len(records.tests)), key=lambda index: records.tests[index].seconds)
@@ -86,15 +92,29 @@ def _closest(records: Records, paid: set[str]) -> Iterator[int]:
 
 
 def _needs(records: Records) -> list[frozenset[int]]:
-    """What each test covers, as numbers."""
-    numbers: dict[object, int] = {}
+    """What each test covers, as numbers: lines from 1 up, everything else from -1 down."""
+    lines: dict[object, int] = {}
+    others: dict[object, int] = {}
     needs = []
     for test in records.tests:
-        covers: set[object] = {*records.of(test), *test.items}
+        covers: set[object] = {kind for item in test.items for kind in _kinds(item)}
         if _BAD_FILE.search(test.test):
             covers.add(test.test)
-        needs.append(frozenset(numbers.setdefault(item, len(numbers)) for item in covers))
+        needs.append(
+            frozenset(lines.setdefault(place, len(lines) + 1) for place in records.of(test))
+            | frozenset(others.setdefault(item, -len(others) - 1) for item in covers)
+        )
     return needs
+
+
+def _kinds(item: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """What an item counts as. A number counts as some number, and a written order as each word in it: a search tries
+    thousands, and none of them is a value that a file lists.
+    """
+    if item[0] != "value":
+        return [item]
+    *place, value = item
+    return [(*place, word) for word in {*_WORD.findall(value)} or {"number"}]
 
 
 def _covering(records: Records, needs: Sequence[frozenset[int]]) -> tuple[set[int], set[str]]:
@@ -118,6 +138,34 @@ def _covering(records: Records, needs: Sequence[frozenset[int]]) -> tuple[set[in
         covered |= uncovered
         paid.update(_timed(records, records.tests[index]))
     return chosen, paid
+
+
+def _affordable(records: Records, needs: Sequence[frozenset[int]], chosen: set[int]) -> tuple[set[int], set[str]]:
+    """Of a covering set what is left without tests whose own lines are too few for their time, the worst first."""
+    tests = records.tests
+    running = Counter(number for index in chosen for number in needs[index])
+    users = Counter(name for index in chosen for name in _timed(records, tests[index]))
+
+    def lines_a_second(index: int) -> float:
+        alone = [number for number in needs[index] if running[number] == 1]
+        paid = {name for name, count in users.items() if count > 1}
+        price = _price(records, tests[index], paid) + 1e-3
+        return math.inf if any(number < 0 for number in alone) else len(alone) / price
+
+    # What a test runs alone only grows, so that the first that is still as bad as it was is the worst.
+    heap = [(lines_a_second(index), index) for index in chosen]
+    heapq.heapify(heap)
+    left = {*chosen}
+    while heap and heap[0][0] < LINES_A_SECOND:
+        _, index = heapq.heappop(heap)
+        worth = lines_a_second(index)
+        if heap and worth > heap[0][0]:
+            heapq.heappush(heap, (worth, index))
+        elif worth < LINES_A_SECOND:
+            left.remove(index)
+            running.subtract(needs[index])
+            users.subtract(_timed(records, tests[index]))
+    return left, {name for index in left for name in _timed(records, tests[index])}
 
 
 def _worth(records: Records, index: int, items: Iterable[int], paid: set[str]) -> float:

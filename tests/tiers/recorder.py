@@ -3,6 +3,9 @@
 Lines of product code go into a coverage data file of each worker, under the test's id, or under the name of a fixture
 that several tests share. Choices go into a JSON line of each test: op, attribute and value; op, attribute and dtype;
 models, profiles and commands.
+
+Coverage slows tests down, some by half and some fivefold. `python -m tests.tiers time` therefore writes the times
+alone, of a run without it.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ import pytest
 
 PLACE = "MOEPARITY_TESTS_RECORD"
 """The variable that names the folder, and in a test's own processes after a space the test."""
+TIMED = "MOEPARITY_TESTS_TIME"
+"""The variable that names the folder where times alone are wanted."""
 _SOURCES = ["*/moeparity/*", "*/cli/*"]
 
 
@@ -46,16 +51,75 @@ def record_fork() -> None:
     atexit.register(end)
 
 
-class Recorder:
-    """Measures one worker."""
+class Timer:
+    """Times the tests and shared fixtures of one worker."""
+
+    def __init__(self, file: Path) -> None:
+        self.of_fixtures = 0.0
+        self.lines = file.open("w", encoding="utf-8")
+
+    def begin(self, name: str) -> None:
+        """What runs from here on belongs to this test or fixture; empty: to none."""
+
+    def about(self, item: pytest.Item) -> dict[str, Any]:  # noqa: ARG002  (the recorder needs it)
+        """What is written of a test beside its time."""
+        return {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self.of_fixtures = 0.0
+        self.begin(item.nodeid)
+        begun = time.perf_counter()
+        try:
+            return (yield)
+        finally:
+            seconds = time.perf_counter() - begun - self.of_fixtures
+            self.begin("")
+            self._write(test=item.nodeid, seconds=seconds, **self.about(item))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
+        if fixturedef.scope == "function":
+            return (yield)
+        name = _name(fixturedef)
+        self.begin(name)
+        begun, inner = time.perf_counter(), self.of_fixtures
+        try:
+            return (yield)
+        finally:
+            # Without those that this one asked for.
+            seconds = time.perf_counter() - begun - (self.of_fixtures - inner)
+            self.of_fixtures += seconds
+            self._write(fixture=name, seconds=seconds)
+            # Back to whoever asked for it: the test, since fixtures of fixtures are shared alike.
+            self.begin(request._pyfuncitem.nodeid)
+
+    def _write(self, **line: Any) -> None:
+        self.lines.write(json.dumps(line) + "\n")
+        self.lines.flush()
+
+    def pytest_sessionfinish(self) -> None:
+        self.lines.close()
+
+
+class Recorder(Timer):
+    """Times the tests of one worker, and measures what each covers."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        self.folder, self.name = folder, name
+        super().__init__(folder / f"{name}.jsonl")
+        self.folder = folder
         self.items: set[tuple[str, ...]] = set()
-        self.of_fixtures = 0.0
         self.measured = started(folder / f"{name}.coverage", "")
-        self.lines = (folder / f"{name}.jsonl").open("w", encoding="utf-8")
         self._watch()
+
+    def begin(self, name: str) -> None:
+        self.measured.switch_context(name)
+        if name and not name.startswith("fixture ") and os.environ[PLACE] != f"{self.folder} {name}":
+            self.items = set()
+            os.environ[PLACE] = f"{self.folder} {name}"
+
+    def about(self, item: pytest.Item) -> dict[str, Any]:
+        return {"items": sorted(self.items), "fixtures": sorted({*_shared(item)})}
 
     def _watch(self) -> None:
         """See the choices that ops run with, and what is asked for."""
@@ -91,44 +155,10 @@ class Recorder:
 
         commands._exit_code = seen_run
 
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        self.items, self.of_fixtures = set(), 0.0
-        os.environ[PLACE] = f"{self.folder} {item.nodeid}"
-        self.measured.switch_context(item.nodeid)
-        begun = time.perf_counter()
-        try:
-            return (yield)
-        finally:
-            seconds = time.perf_counter() - begun - self.of_fixtures
-            self.measured.switch_context("")
-            self._write(test=item.nodeid, seconds=seconds, items=sorted(self.items), fixtures=sorted({*_shared(item)}))
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[Any]:
-        if fixturedef.scope == "function":
-            return (yield)
-        name = _name(fixturedef)
-        self.measured.switch_context(name)
-        begun, inner = time.perf_counter(), self.of_fixtures
-        try:
-            return (yield)
-        finally:
-            # Without those that this one asked for.
-            seconds = time.perf_counter() - begun - (self.of_fixtures - inner)
-            self.of_fixtures += seconds
-            self._write(fixture=name, seconds=seconds)
-            # Back to whoever asked for it: the test, since fixtures of fixtures are shared alike.
-            self.measured.switch_context(os.environ[PLACE].partition(" ")[2])
-
-    def _write(self, **line: Any) -> None:
-        self.lines.write(json.dumps(line) + "\n")
-        self.lines.flush()
-
     def pytest_sessionfinish(self) -> None:
         self.measured.stop()
         self.measured.save()
-        self.lines.close()
+        super().pytest_sessionfinish()
 
 
 def _shared(item: Any) -> Iterator[str]:
@@ -144,7 +174,12 @@ def _name(fixture: Any) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    folder = os.environ.get(PLACE, "").partition(" ")[0]
+    recorded, timed = (os.environ.get(name, "").partition(" ")[0] for name in (PLACE, TIMED))
     worker = getattr(config, "workerinput", {}).get("workerid")
-    if folder and (worker or not config.getoption("numprocesses", None)):
-        config.pluginmanager.register(Recorder(Path(folder), worker or "main"), "recorder")
+    if not worker and config.getoption("numprocesses", None):
+        return
+    name = worker or "main"
+    if recorded:
+        config.pluginmanager.register(Recorder(Path(recorded), name), "recorder")
+    elif timed:
+        config.pluginmanager.register(Timer(Path(timed) / f"{name}.times"), "timer")

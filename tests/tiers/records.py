@@ -1,4 +1,4 @@
-"""What `record` wrote, read back: each test with its time, what it covers, and the fixtures that it shares."""
+"""What `record` and `time` wrote, read back: each test with its time, what it covers, and the fixtures it shares."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Records:
 
 
 def read(folder: Path) -> Records:
-    """Everything in a folder that `record` wrote."""
+    """Everything in a folder that `record` wrote, with the seconds that `time` took there."""
     records = Records()
     for file in sorted(folder.glob("*.jsonl")):
         for line in file.read_text("utf-8").splitlines():
@@ -59,10 +59,25 @@ def read(folder: Path) -> Records:
             else:
                 items = frozenset(map(tuple, entry["items"]))
                 records.tests.append(Recorded(entry["test"], entry["seconds"], items, tuple(entry["fixtures"])))
+    times = [line for file in sorted(folder.glob("*.times")) for line in file.read_text("utf-8").splitlines()]
+    _take_times(records, times)
     for file in sorted(folder.glob("*.coverage")):
         for context, place in _lines(file):
             records.lines[context].add(place)
     return records
+
+
+def _take_times(records: Records, lines: list[str]) -> None:
+    """What a run without coverage took, where there was one, in place of the recorded seconds."""
+    entries = [json.loads(line) for line in lines]
+    tests = {entry["test"]: entry["seconds"] for entry in entries if "test" in entry}
+    for test in records.tests:
+        test.seconds = tests.get(test.test, test.seconds)
+    timed: dict[str, float] = defaultdict(float)
+    for entry in entries:
+        if "fixture" in entry:
+            timed[entry["fixture"]] = max(timed[entry["fixture"]], entry["seconds"])
+    records.fixtures.update(timed)
 
 
 def _lines(file: Path) -> Iterator[tuple[str, Place]]:

@@ -155,17 +155,17 @@ def _affordable(records: Records, needs: Sequence[frozenset[int]], chosen: set[i
     # What a test runs alone only grows, so that the first that is still as bad as it was is the worst.
     heap = [(lines_a_second(index), index) for index in chosen]
     heapq.heapify(heap)
-    left = {*chosen}
+    affordable = {*chosen}
     while heap and heap[0][0] < LINES_A_SECOND:
         _, index = heapq.heappop(heap)
         worth = lines_a_second(index)
         if heap and worth > heap[0][0]:
             heapq.heappush(heap, (worth, index))
         elif worth < LINES_A_SECOND:
-            left.remove(index)
+            affordable.remove(index)
             running.subtract(needs[index])
             users.subtract(_timed(records, tests[index]))
-    return left, {name for index in left for name in _timed(records, tests[index])}
+    return affordable, {name for index in affordable for name in _timed(records, tests[index])}
 
 
 def _worth(records: Records, index: int, items: Iterable[int], paid: set[str]) -> float:

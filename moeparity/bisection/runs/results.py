@@ -32,6 +32,7 @@ LATER: dict[str, Callable[[Any], object]] = {
     "Report.blame": blame_of_report,
     "Root.local": _absent(math.nan),
     "Root.places": _absent(()),
+    "Variant.gpu": _absent(None),
     "PerToken.reference_logprob": lambda tokens: np.full_like(tokens.delta, np.nan),
     "PerToken.candidate_logprob": lambda tokens: np.full_like(tokens.delta, np.nan),
 }

@@ -126,7 +126,7 @@ def sees_rows(values: Mapping[str, Value], inputs: Iterable[str] = ("inputs",)) 
     if run on all rows at once.
     """
     order, tf32 = str(values.get("order", NATIVE)), values.get("tf32") == "yes"
-    if values.get(ROWS.name, ALL) != ALL:
+    if order == NATIVE and values.get(ROWS.name, ALL) != ALL:
         return False
     return any(gemm_forms.sees_rows(order, str(values[name]), tf32=tf32) for name in inputs if name in values)
 

@@ -433,3 +433,10 @@ def test_padding_at_the_left_changes_no_bit_of_attention_in_blocks(attend: Mappi
     (later,) = computed(case, active, torch.bfloat16, padded)
     assert same_bits(later[:, 3:].contiguous(), whole)
     assert not later[:, :3].any()
+
+
+def test_blocks_of_rows_hide_no_other_kernel() -> None:
+    linear = OPS["linear"]
+    for order, blocks, sees in (("native", "all", True), ("native", 4, False), ("onednn", 4, True), ("tree", 4, False)):
+        values = {"inputs": "bf16", "order": order, "rows": blocks, "tf32": "no"}
+        assert linear.sees_rows(values, {}) == sees, (order, blocks)

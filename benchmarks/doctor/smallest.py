@@ -29,14 +29,14 @@ def smallest(folder: Path) -> Iterator[str]:
     ids = tokens(SEQUENCES, LENGTH)
     right = scored(QUICKSTART, ids, 8)
     case = _case(folder, ids, right)
-    of = noise(case.bench.engines, case.difference.d)
+    of = noise([*case.bench.engines.values()], case.difference.d)
     assert of is not None
     bounds = ", ".join(f"{each.name} {each.bound:.2g}" for each in of.statistics)
     yield f"{SEQUENCES} x {LENGTH} tokens, noise of hf-eager at {of.level:.0%}: {bounds}"
 
     def is_bug(values: Tensor) -> bool:
         d = (values - right).double().flatten()
-        of_fault = noise(case.bench.engines, d)
+        of_fault = noise([*case.bench.engines.values()], d)
         assert of_fault is not None
         return not all(each.is_inside for each in of_fault.statistics)
 

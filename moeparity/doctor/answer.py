@@ -99,13 +99,13 @@ def answered(
         two=two,
         parting=() if two is not None or answer in {"noise", "as configured"} else parting(case, stand),
         where=whereabouts(case),
-        noise=noise([values[case.mask] for values in case.bench.engines], case.difference.d, _flipped(case)),
+        noise=noise([values[case.mask] for values in case.bench.engines.values()], case.difference.d, _flipped(case)),
     )
 
 
 def _flipped(case: Case) -> Flipped | None:
     flips = case.bench.flips
-    return None if flips is None else flips.flipped(case.bench.tokens.loss_mask)
+    return None if flips is None else flips.flipped(case.bench.tokens.loss_mask, [*case.bench.engines])
 
 
 def at_once(material: Gathered, clues: tuple[Clue, ...]) -> Examination:

@@ -67,9 +67,9 @@ class Bench:
         self.scored |= scores(self.model, self.tokens, plans | exact, self.progress, observers=watching)[0]
 
     @property
-    def engines(self) -> list[Tensor]:
+    def engines(self) -> dict[Key, Tensor]:
         """What engines without a mistake make of the tokens: fp64 [N] each."""
-        return [values for key, values in self.scored.items() if key.hypothesis == AS_RUN]
+        return {key: values for key, values in self.scored.items() if key.hypothesis == AS_RUN}
 
     def score(self, hypotheses: Sequence[Hypothesis], profiles: Iterable[str]) -> None:
         """Run hypotheses under profiles, all that read the tokens of the log in one pass; what an op refuses is left

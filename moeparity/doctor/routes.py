@@ -73,17 +73,20 @@ class Flips:
         apart = (of_all[:, None] != of_all).any(-1)
         self.apart[view.wave[0]] = apart | self.apart[view.wave[0]] if place else apart
 
-    def flipped(self, loss_mask: Tensor) -> Flipped | None:
-        """The fractions over the tokens of bool [B, T]; None if no route that led to one of them is recorded."""
+    def flipped(self, loss_mask: Tensor, engines: Sequence[Hashable]) -> Flipped | None:
+        """The fractions over the tokens of bool [B, T], for walkers of engines without a mistake, in that order; None
+        if no route that led to one of the tokens is recorded, or one of the walkers was not seen.
+        """
         # A token is predicted by the position before it.
         before = loss_mask.cpu().roll(-1, 1)
         before[:, -1] = False
         counted = before & (self.recorded >= 0).flatten(2).all(-1)
-        if not bool(counted.any()) or self.trainer not in self.engines:
+        if not bool(counted.any()) or not {self.trainer, *engines}.issubset(self.engines):
             return None
         apart = torch.cat([self.apart[first] for first in sorted(self.apart)], 2)
         parts = apart[..., counted].double().mean(-1)
-        return Flipped(recorded=float(parts[0, 1 + self.engines.index(self.trainer)]), legal=parts[1:, 1:])
+        at = [1 + self.engines.index(engine) for engine in engines]
+        return Flipped(recorded=float(parts[0, 1 + self.engines.index(self.trainer)]), legal=parts[at][:, at])
 
 
 def misfit(tokens: TokenSet, graph: Graph, where: Where) -> str:

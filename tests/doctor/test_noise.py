@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from moeparity.doctor.noise import STATISTICS, noise
-from moeparity.doctor.routes import Flipped
+from moeparity.doctor.routes import Flipped, Flips
 
 TOKENS = 4000
 
@@ -51,3 +51,19 @@ def test_flipped_routes_have_a_bound_of_at_most_one_and_none_where_nothing_flips
 
 def test_engines_with_the_same_bits_are_one() -> None:
     assert noise([engine(1), engine(1), engine(2)], engine(3)) is None
+
+
+def test_flips_are_those_of_the_engines_that_are_asked_for() -> None:
+    recorded = torch.zeros(1, 3, 1, 2, dtype=torch.int64)
+    flips = Flips(recorded, ("s", "s"), "t", (), engines=("s", "t", "u"))
+    apart = torch.zeros(4, 4, 1, 3, dtype=torch.bool)
+    apart[3, :3] = apart[:3, 3] = True
+    flips.apart[0] = apart
+    scored = torch.tensor([[False, True, True]])
+    of_two, swapped = flips.flipped(scored, ["s", "u"]), flips.flipped(scored, ["u", "t", "s"])
+    assert of_two is not None
+    assert swapped is not None
+    assert of_two.recorded == 0
+    assert of_two.legal.tolist() == [[0, 1], [1, 0]]
+    assert swapped.legal.tolist() == [[0, 1, 1], [1, 0, 0], [1, 0, 0]]
+    assert flips.flipped(scored, ["s", "v"]) is None

@@ -24,13 +24,18 @@ _BAD_FILE = re.compile(r"^tests/(?:errors|bad)/|bad")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The tests that run by default, those that are held back for `--all`, and seconds of each kind on one core."""
+    """The tests that run by default, those that are held back for `--all`, and seconds of each kind on one core.
+
+    lines: those that some recorded test runs, `uncovered` of them by none that runs by default.
+    """
 
     default: tuple[str, ...]
     held_back: tuple[str, ...]
     covering: int
     seconds: float
     all_seconds: float
+    lines: int
+    uncovered: int
 
 
 def choose(records: Records, seconds: float) -> Choice:
@@ -57,7 +62,12 @@ def choose(records: Records, seconds: float) -> Choice:
     for index, test in enumerate(records.tests):
         names[index not in chosen].append(test.test)
     whole = sum(test.seconds for test in (*records.tests, *of_engines)) + sum(records.fixtures.values())
-    return Choice(tuple(sorted(names[0])), tuple(sorted(names[1])), covering, spent, whole)
+    lines, run = (
+        {number for index in some for number in needs[index] if number > 0} for some in (range(len(needs)), chosen)
+    )
+    return Choice(
+        tuple(sorted(names[0])), tuple(sorted(names[1])), covering, spent, whole, len(lines), len(lines - run)
+    )
 
 
 def promoted(records: Records, held_back: Collection[str], seconds: float) -> list[str]:

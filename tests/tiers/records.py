@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -48,7 +49,7 @@ class Records:
 
 
 def read(folder: Path) -> Records:
-    """Everything in a folder that `record` wrote, with the seconds that `time` took there."""
+    """Everything in a folder that `record` wrote, with the seconds that `time` took there. Exits if it is of another checkout."""
     records = Records()
     for file in sorted(folder.glob("*.jsonl")):
         for line in file.read_text("utf-8").splitlines():
@@ -64,6 +65,8 @@ def read(folder: Path) -> Records:
     for file in sorted(folder.glob("*.coverage")):
         for context, place in _lines(file):
             records.lines[context].add(place)
+    if not records.lines:
+        sys.exit(f"{folder}: no line of {ROOT} is recorded there. Read it in the checkout that recorded it.")
     return records
 
 

@@ -26,6 +26,7 @@ WHOLE = frozenset({"int64", "int32", "int16", "int8", "uint8", "uint16", "uint32
 """Dtypes that hold no fractions."""
 _SELECTIONS = ("nonzero", "argsort", "sort")
 """Ops that give places in an order of their own; `sort` and `argsort` where they put a whole list in order."""
+_TAKE = ("index", "index_select")
 _PUT_BACK = ("index_add", "index_put", "index_copy", "scatter")
 """Ops that bring selected rows back to where they were selected from."""
 MOST_VIEWS = 100
@@ -182,7 +183,7 @@ class Side:
                 continue
             inputs = [self.value(number) for number in call.inputs.values()]
             rows = {value.shape[:1] for value in inputs if self.root_of(value.id) in selected}
-            if op == "index" and self.root_of(inputs[0].id) in selected:
+            if op in _TAKE and inputs and self.root_of(inputs[0].id) in selected:
                 rows = set()  # Selected rows of selected ones: the inverse of an order, which ends it.
             for number in call.outputs.values():
                 shape = self.value(number).shape

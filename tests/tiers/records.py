@@ -49,7 +49,10 @@ class Records:
 
 
 def read(folder: Path) -> Records:
-    """Everything in a folder that `record` wrote, with the seconds that `time` took there. Exits if it is of another checkout."""
+    """Everything in a folder that `record` wrote, with the seconds that `time` took there.
+
+    Exits if it was made in another checkout.
+    """
     records = Records()
     for file in sorted(folder.glob("*.jsonl")):
         for line in file.read_text("utf-8").splitlines():

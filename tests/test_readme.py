@@ -33,7 +33,7 @@ def test_install_and_test_commands_are_the_documented_ones() -> None:
 
 
 def test_yaml_of_the_page_on_recipes_loads(tmp_path: Path) -> None:
-    recipe, profile, ranks, impl, own_log_probs, faults = blocks("yaml")
+    recipe, profile, ranks, gpus, impl, own_log_probs, faults = blocks("yaml")
     assert yaml.safe_load(recipe)["kind"] == "recipe"
     (tmp_path / "recipe.yaml").write_text(recipe)
     (tmp_path / "my-server.yaml").write_text(profile)
@@ -42,6 +42,9 @@ def test_yaml_of_the_page_on_recipes_loads(tmp_path: Path) -> None:
     placed = re.sub(r"^reference:.*?^(?=gate)", ranks, recipe, flags=re.DOTALL | re.MULTILINE)
     (tmp_path / "ranks.yaml").write_text(placed)
     assert str(reader.read_recipe(tmp_path / "ranks.yaml").candidate.placement) == "tensor 4, expert 4"
+    (tmp_path / "gpus.yaml").write_text(re.sub(r"^reference:.*?^(?=gate)", gpus, recipe, flags=re.DOTALL | re.MULTILINE))
+    sides = reader.read_recipe(tmp_path / "gpus.yaml")
+    assert (sides.reference.gpu, sides.candidate.gpu) == ("a100", "h100")
     candidate = re.sub(r"^candidate:.*?^(?=gate)", impl, recipe, flags=re.DOTALL | re.MULTILINE)
     (tmp_path / "impl.yaml").write_text(candidate)
     assert reader.read_recipe(tmp_path / "impl.yaml").candidate.impl[0].call == "my_kernels:moe"

@@ -113,7 +113,10 @@ def test_without_a_mask_positions_say_what_a_step_reads(tmp_path: Path) -> None:
         ([STEP], "it reads 4 keys of earlier tokens, and no recorded forward ends there"),
         ([PROMPT, (mask("0111", "1111"), at([2], [4]), 1)], "it reads 3 keys of earlier tokens"),
         ([(None, None, 1)], "neither an attention mask nor positions"),
-        ([PROMPT, (STEP[0].repeat_interleave(2, 1)[:, :6], at([2, 0], [4, 0]), 2)], "anew inside of a row that reads a cache"),
+        (
+            [PROMPT, (STEP[0].repeat_interleave(2, 1)[:, :6], at([2, 0], [4, 0]), 2)],
+            "anew inside of a row that reads a cache",
+        ),
         ([(torch.eye(4, dtype=torch.bool).expand(2, 1, 4, 4), at([0, 1, 2, 3]), 4)], "hides more than padding"),
         ([(torch.ones(2, 3, 4), at([0, 1, 2, 3]), 4)], "has the shape [2, 3, 4]"),
     ],

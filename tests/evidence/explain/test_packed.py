@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from moeparity.evidence.explain.faults import PLANTED
+from moeparity.evidence.explain.replaced import Choices
 from moeparity.evidence.explain.report import Explained
 from moeparity.evidence.explain.sample import Sample
 from moeparity.evidence.explain.trace import Request, explain_trace
@@ -38,8 +39,8 @@ def explained(
 
     def run(program: Any, ids: Tensor) -> None:
         with torch.no_grad():
-            seen = torch.ones_like(ids) if mask else None
-            program(ids, attention_mask=seen, position_ids=positions, use_cache=False)
+            every = torch.ones_like(ids) if mask else None
+            program(ids, attention_mask=every, position_ids=positions, use_cache=False)
 
     trace = captured(checkpoint, folder / "trace", ids, run=run, profile=profile)
     return explain_trace(Request(trace=trace, checkpoint=checkpoint, profile=profile, **more))
@@ -80,21 +81,18 @@ def test_a_pack_without_its_mask_is_named_with_its_first_token(
     assert (node.extent.differing, node.extent.first.sequence, node.extent.first.position) == (16, 1, 0)
 
 
-def test_kernels_for_sequences_of_various_lengths_compute_each_by_itself(
-    nodes: dict[str, Seen], model: Model, eager: BoundGraph
-) -> None:
+def test_kernels_for_sequences_of_various_lengths_compute_each_by_itself(model: Model, eager: BoundGraph) -> None:
     """FlashAttention's tiles begin at each sequence's own first key: a pack is its sequences one behind the other."""
-    del nodes
-    flash = frozenset([((ATTEND, "implementation"), "flash"), ((ATTEND, "kv_block"), 4)])
+    flash: Choices = frozenset([((ATTEND, "implementation"), "flash"), ((ATTEND, "kv_block"), 4)])
     node_values = seen_under(model, eager, (1, sum(LENGTHS)))[ATTEND]
     kernels, observation = kernels_of(eager, node_values)
     whole = observation.sample(kernels.replaced.nodes)
     sequences = torch.arange(len(LENGTHS)).repeat_interleave(torch.tensor(LENGTHS))[None]
-    own = {**whole.values, "mask": sequences[:, :, None] == sequences[:, None]}
-    packed = Sample(values=own, results=whole.results, sequences=sequences)
+    by_sequence = {**whole.values, "mask": sequences[:, :, None] == sequences[:, None]}
+    packed = Sample(values=by_sequence, results=whole.results, sequences=sequences)
     axes = {value: node_values.node.op.input_token_axes.get(port, 1) for port, value in _ports(node_values)}
     (together,) = kernels.computed(flash, packed)
-    parts = []
+    parts: list[Tensor] = []
     for first, last in packed.spans:
         cut = partial(_cut, axes=axes, first=first, length=last - first)
         alone = Sample(values={v: cut(v, x) for v, x in whole.values.items()}, results=whole.results)

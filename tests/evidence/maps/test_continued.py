@@ -114,7 +114,7 @@ def test_without_a_mask_positions_say_what_a_step_reads(tmp_path: Path) -> None:
         ([PROMPT, (mask("0111", "1111"), at([2], [4]), 1)], "it reads 3 keys of earlier tokens"),
         ([(None, None, 1)], "neither an attention mask nor positions"),
         (
-            [PROMPT, (STEP[0].repeat_interleave(2, 1)[:, :6], at([2, 0], [4, 0]), 2)],
+            [PROMPT, (mask("001111", "111111"), at([2, 0], [4, 0]), 2)],
             "anew inside of a row that reads a cache",
         ),
         ([(torch.eye(4, dtype=torch.bool).expand(2, 1, 4, 4), at([0, 1, 2, 3]), 4)], "hides more than padding"),
@@ -142,8 +142,8 @@ def test_positions_that_begin_anew_are_those_of_another_sequence(tmp_path: Path)
     by_query = (context.visible & torch.ones(6, 6, dtype=torch.bool).tril())[:, None]
     (same,) = met(tmp_path / "b", [(by_query, positions, 6)])
     assert not same.unknown
-    (other,) = met(tmp_path / "c", [(torch.ones(6, 6, dtype=torch.bool).tril().expand(2, 1, 6, 6), positions, 6)])
-    assert "hides more than padding, what comes later and other sequences" in other.unknown
+    (opened,) = met(tmp_path / "c", [(torch.ones(6, 6, dtype=torch.bool).tril().expand(2, 1, 6, 6), positions, 6)])
+    assert "hides more than padding, what comes later and other sequences" in opened.unknown
 
 
 def test_a_static_cache_is_as_long_as_its_last_query_sees(tmp_path: Path) -> None:

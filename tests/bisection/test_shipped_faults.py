@@ -88,8 +88,8 @@ def test_a_fault_is_found_where_it_stands(name: str, tmp_path: Path, request: py
 
 def test_a_pack_that_is_seen_in_all_layers_is_one_without_its_mask(tmp_path: Path, qwen3_moe: Path) -> None:
     open_pack = {"schedule": {"pack": {"length": 40, "mask": "none", "positions": "reset"}}}
-    seen = {"schedule": {"pack": {"length": 40}}, "faults": [{"name": "pack-seen"}]}
-    report = bisect(write_recipe(tmp_path, qwen3_moe, TOKENS, open_pack, seen), device="cpu", options=SHORT)
+    faulty = {"schedule": {"pack": {"length": 40}}, "faults": [{"name": "pack-seen"}]}
+    report = bisect(write_recipe(tmp_path, qwen3_moe, TOKENS, open_pack, faulty), device="cpu", options=SHORT)
     assert report.metrics.unequal_tokens == 0
     assert report.summary.blame.startswith("fault pack-seen and schedule:mask act, and no scored token's")
 

@@ -30,8 +30,8 @@ class KeyMask:
     visible: Tensor | None = None
     unknown: str = ""
 
-    def is_causal(self, seen: Tensor) -> bool:
-        """Whether each query sees every token up to itself of those it should, and nothing else. `seen`, bool [b, 1,
+    def is_causal(self, expected_keys: Tensor) -> bool:
+        """Whether each query sees every token up to itself of those it should, and nothing else. `expected_keys`, bool [b, 1,
         keys] or [b, t, keys], says which those are: no padding, and no other sequences.
         """
         if self.visible is None:
@@ -39,7 +39,7 @@ class KeyMask:
         length = self.own_mask.shape[1]
         expected = torch.zeros_like(self.visible)
         causal = torch.ones(length, self.keys, dtype=torch.bool).tril(self.keys - length)
-        expected[..., : self.keys] = causal & seen
+        expected[..., : self.keys] = causal & expected_keys
         return torch.equal(self.visible[self.own_mask], expected[self.own_mask])
 
 

@@ -31,8 +31,9 @@ class KeyMask:
     unknown: str = ""
 
     def is_causal(self, expected_keys: Tensor) -> bool:
-        """Whether each query sees every token up to itself of those it should, and nothing else. `expected_keys`, bool [b, 1,
-        keys] or [b, t, keys], says which those are: no padding, and no other sequences.
+        """Whether each query sees every token up to itself of those it should, and nothing else.
+
+        expected_keys: which those are, no padding and no other sequences, bool [b, 1, keys] or [b, t, keys].
         """
         if self.visible is None:
             return True

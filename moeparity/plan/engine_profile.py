@@ -12,6 +12,7 @@ from typing import Final
 from moeparity.errors import SpecError, Where, did_you_mean, listed, shown
 from moeparity.numerics import orders
 from moeparity.numerics.tensor_core.gemm_orders import tensor_core_order
+from moeparity.numerics.tensor_core.planned_order import planned_order
 from moeparity.ops.attribute import EDGE, STORED, Attribute, Value
 from moeparity.ops.declaration import Op
 from moeparity.ops.placement import ENDS, STAGE
@@ -165,7 +166,7 @@ def check_value(op: Op, attribute: str, value: Value, where: Where) -> tuple[Att
     words = [*choice.values, *(orders.FORMS if choice.order else ())]
     if choice.order and isinstance(value, str) and (value in words or not value.isidentifier()):
         try:
-            core = tensor_core_order(value) if choice.tensor_cores else None
+            core = tensor_core_order(value) or planned_order(value) if choice.tensor_cores else None
             return choice, str(orders.parse(value) if core is None else core)
         except orders.OrderError as error:
             raise SpecError(f"{says} {error}") from None

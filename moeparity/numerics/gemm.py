@@ -63,9 +63,9 @@ def gemm(
     order: an order over the K products of each output element. The accumulator is fp32 (fp64 if `inputs` or `output`
     is) and every step elementwise, so no bit depends on M, N or other rows. A product is rounded to the accumulator's
     dtype (exact for fp16, and for bf16 except in underflow and overflow), unless the order contracts it with `fma`. The
-    accumulator starts as its first product; one that starts from zero is `sequential(zero)`. `tensor_core(h100)` adds as
-    that GPU's tensor cores do (`tensor_core.gemm_orders`), `cublaslt(...)` as the plan for M, N, K and the dtypes says
-    (`tensor_core.planned_order`); fp64, and fp32 unless it is rounded to TF32 (`in_tf32`), is left to torch's kernel.
+    accumulator starts as its first product; one that starts from zero is `sequential(zero)`. `tensor_core(h100)` adds
+    as that GPU's tensor cores do (`tensor_core.gemm_orders`), `cublaslt(...)` as the plan for M, N, K and the dtypes
+    says (`tensor_core.planned_order`); fp64, and fp32 unless it is rounded to TF32 (`in_tf32`), is torch's kernel.
 
     splits: above 1 it is split-K: each of `gemm_forms.spans` of K, on tensor cores whole multiples of 64, is a GEMM on
     operands copied to memory of their own, by torch's kernel or in `order`, with its result rounded to `partials`. The

@@ -99,7 +99,7 @@ def test_a_file_that_does_not_fit_is_refused(tmp_path: Path, file: dict[str, Any
 
 
 def test_plans_want_a_file_and_a_gpu(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="plans 'none.yaml' does not exist"):
+    with pytest.raises(SpecError, match=r"plans 'none\.yaml' does not exist"):
         plan(tmp_path, plans="none.yaml")
     with pytest.raises(ValueError, match="Say which beside it: `gpu: h100`"):
         Variant(profile="hf-default", plans="plans.yaml")
@@ -107,5 +107,5 @@ def test_plans_want_a_file_and_a_gpu(tmp_path: Path) -> None:
 
 def test_rows_without_a_plan_are_one_sentence(tmp_path: Path) -> None:
     both = {"gpu": "h200", "plans": plans_file(tmp_path, f"1-7: {ONE_SPLIT}")}
-    with pytest.raises(SpecError, match="hold other numbers of rows than 14. Ask again with `moeparity kernel plans"):
+    with pytest.raises(SpecError, match=r"hold other numbers of rows than 14\. Ask again with `moeparity kernel plans"):
         report_of(tmp_path, both, both)

@@ -28,7 +28,7 @@ class Table:
 
     def __init__(self) -> None:
         self.layouts: list[tuple[int, int]] = []
-        self.cublasLtGetVersion = lambda: 130100  # noqa: N815 - the library's name
+        self.cublasLtGetVersion = lambda: 130100
         self.cublasLtGetVersion.restype = None  # type: ignore[attr-defined]
 
     def __getattr__(self, name: str) -> Callable[..., int]:
@@ -40,7 +40,7 @@ class Table:
         if name == "cublasLtMatmulAlgoConfigGetAttribute":
             split = 2 if self.layouts[-1][1] <= 4 else 1
             answers = {"algo_id": 66, "stages_id": 35, "split_k": split, "reduction_scheme": 2 * (split > 1)}
-            arguments[2]._obj.value = answers.get(FIELDS[arguments[1]], 0)  # noqa: SLF001 - ctypes has no other way
+            arguments[2]._obj.value = answers.get(FIELDS[arguments[1]], 0)
         return 7 if name == "cublasLtMatmulAlgoGetHeuristic" and self.layouts[-1][1] > 8 else 0
 
 

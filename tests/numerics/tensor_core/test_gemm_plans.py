@@ -38,7 +38,10 @@ def recorded_plan(rows: int, k: int, n: int) -> GemmPlan | None:
 
 @pytest.mark.parametrize(("k", "n"), UNALIGNED)
 def test_gemms_of_cutlass_have_the_bits_of_an_h200(k: int, n: int) -> None:
-    """In bf16, and where parts stay fp32 in fp32 too; other merges give others, and so does what is left over if it comes last."""
+    """In bf16, and where parts stay fp32 in fp32 too; other merges give others.
+
+    So does what is left over by blocks of K, if it comes last.
+    """
     tensors, _ = read("gemms")
     weight = integers(n, k, 1000 + SHAPES.index((k, n)))[:64]
     schemes, moved = set(), 0

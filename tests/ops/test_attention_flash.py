@@ -166,8 +166,8 @@ def test_every_form_has_other_bits() -> None:
         # Tensor cores multiply 16-bit numbers.
         step = BF16 if "order" in choices else FP32
         w = {"sinks": torch.randn(4, generator=torch.Generator().manual_seed(1))} if "sink" in choices else {}
-        operands_of_step = (x.to(step) for x in (q, k, v.transpose(1, 2)))
-        return attention(*operands_of_step, mask, w=w, p={"window": None}, at=dtypes_of)
+        of_step = (q.to(step), k.to(step), v.transpose(1, 2).to(step))
+        return attention(*of_step, mask, w=w, p={"window": None}, at=dtypes_of)
 
     end, start = {"sink": "end", "exponential": "exp"}, {"sink": "start", "exponential": "exp"}
     two, keys = {"splits": 2}, {"splits": 2, "split_by": "keys", "q_block": 8, "split_unit": 1}

@@ -108,7 +108,9 @@ def ours(
     return attention(q, k, v, mask, w={}, p={"window": window}, at={**at, "split": torch.float32})
 
 
-def drawn(dtype: torch.dtype, queries: int, keys: int, *, seed: int = 0, width: int = 24) -> tuple[Tensor, ...]:
+def drawn(
+    dtype: torch.dtype, queries: int, keys: int, *, seed: int = 0, width: int = 24
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Two sequences, four query heads on two key heads; products that nearly cancel, so that a score shows where it is
     cut off, and scores that rise, so that a tile rescales what came before.
     """
@@ -127,8 +129,8 @@ def drawn(dtype: torch.dtype, queries: int, keys: int, *, seed: int = 0, width: 
 @pytest.mark.parametrize(("queries", "keys"), [(9, 9), (1, 19), (2, 16)])
 def test_bits_are_those_of_one_number_at_a_time(gpu: str, dtype: torch.dtype, queries: int, keys: int) -> None:
     """Causal, with grouped heads, a width that 16 does not divide, odd lengths, and a single query."""
-    data = [of[:1] for of in drawn(dtype, queries, keys)]
-    assert same_bits(ours(f"tensor_core({gpu})", *data, 8), by_hand(gpu, *data, 8))
+    q, k, v, mask = (of[:1] for of in drawn(dtype, queries, keys))
+    assert same_bits(ours(f"tensor_core({gpu})", q, k, v, mask, 8), by_hand(gpu, q, k, v, mask, 8))
 
 
 def test_padding_and_a_window() -> None:
@@ -147,13 +149,17 @@ def test_no_query_depends_on_others() -> None:
 
 def test_neighbours_give_other_bits() -> None:
     """So the tests above can tell: another GPU, tiles from the first on, other tiles, and torch's products."""
-    data = drawn(FP16, 40, 40, width=32)
-    of_h100 = ours("tensor_core(h100)", *data, 8, output=torch.float32)
+    q, k, v, mask = drawn(FP16, 40, 40, width=32)
+
+    def in_fp32(order: str, block: int = 8, **at: Any) -> Tensor:
+        return ours(order, q, k, v, mask, block, output=torch.float32, **at)
+
+    of_h100 = in_fp32("tensor_core(h100)")
     others = {
-        "a100": ours("tensor_core(a100)", *data, 8, output=torch.float32),
-        "ascending": ours("tensor_core(h100)", *data, 8, kv_order="ascending", output=torch.float32),
-        "tiles of 16": ours("tensor_core(h100)", *data, 16, output=torch.float32),
-        "native": ours("native", *data, 8, output=torch.float32),
+        "a100": in_fp32("tensor_core(a100)"),
+        "ascending": in_fp32("tensor_core(h100)", kv_order="ascending"),
+        "tiles of 16": in_fp32("tensor_core(h100)", 16),
+        "native": in_fp32("native"),
     }
     shares = {name: count_of_others(of_h100, other) / of_h100.numel() for name, other in others.items()}
     assert min(shares.values()) > 0.01, shares

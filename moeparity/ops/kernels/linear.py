@@ -105,11 +105,12 @@ def refused_as(attribute: str) -> Iterator[None]:
         raise RefusedError(attribute, error.reason) from None
 
 
-def gemm_of(at: Mapping[str, Any]) -> Callable[..., torch.Tensor]:
+def gemm_of(at: Mapping[str, Any], order: str = "order") -> Callable[..., torch.Tensor]:
     """`numerics.gemm.gemm` in the form that a node asks for, with operands rounded to TF32 if it asks for that.
 
     The call takes x, weight and bias, and the dtypes `inputs` and `output` by name. For a node without a form it is
-    torch's own kernel. Raises RefusedError for blocks in which a row's place changes bits on this machine.
+    torch's own kernel. `order` is the name that its order has on the node. Raises RefusedError for blocks in which a
+    row's place changes bits on this machine, and for an order that does not fit a call.
     """
     splits = {"partials": at["split"], "splits_order": at["splits_order"]} if at.get("splits", 1) > 1 else {}
     form = {name: at[name] for name in ("order", "rows", "splits") if name in at} | splits
@@ -127,7 +128,7 @@ def gemm_of(at: Mapping[str, Any]) -> Callable[..., torch.Tensor]:
         output: torch.dtype,
     ) -> torch.Tensor:
         if not by_blocks:
-            with refused_as("order"):
+            with refused_as(order):
                 return gemm(x, weight, bias, inputs=inputs, output=output, in_tf32=in_tf32, **form)
         with places_tried():
             return gemm(x, weight, bias, inputs=inputs, output=output, in_tf32=in_tf32, **form)

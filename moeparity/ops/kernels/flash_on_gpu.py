@@ -37,18 +37,18 @@ def attend_on_gpu(
     q [B, H, T, D], fp32 numbers that `dtype` (bf16 or fp16) holds, as keys and values are. Each of four threads keeps
     its own sum of a row's exponentials over all tiles; they are joined at the end.
     """
-    multiplies = order.instruction(str(name_of(dtype)))
+    multiplies, q = order.instruction(str(name_of(dtype))), q.to(dtype)
     factor = (torch.tensor(scale).double() * math.log2(math.e)).float()
     highest = torch.full((*q.shape[:3], 1), -math.inf)
     total, out = torch.zeros(*q.shape[:3], THREADS), torch.zeros(*q.shape[:3], tiles[0].v.shape[-1])
     for tile in tiles:
-        scores = _onto(multiplies, q, tile.k.transpose(2, 3), None).masked_fill(~tile.visible, -math.inf)
+        scores = _onto(multiplies, q, tile.k.transpose(2, 3).to(dtype), None).masked_fill(~tile.visible, -math.inf)
         before, highest = highest, torch.maximum(highest, scores.amax(-1, keepdim=True))
         most = torch.where(highest == -math.inf, 0.0, highest)
         shrunk = _ex2(_flushed(_flushed(before - most) * factor))
         p = _ex2(_flushed(fma(scores, factor, -_flushed(most * factor))))
         total = _added(total, shrunk, p)
-        out = _onto(multiplies, p.to(dtype).float(), tile.v, _flushed(out * shrunk))
+        out = _onto(multiplies, p.to(dtype), tile.v.to(dtype), _flushed(out * shrunk))
     joined = _flushed(_flushed(total[..., :1] + total[..., 2:3]) + _flushed(total[..., 1:2] + total[..., 3:]))
     lse = torch.where(highest == -math.inf, 0.0, highest) * scale + joined.double().log().float()
     inverse = approximate("rcp", torch.where(joined == 0, 1.0, joined), ftz=True)

@@ -49,7 +49,7 @@ FlashAttention 2 ([tensor cores](../tensor-cores.md)).
 class Pair:
     """Two sides, and what they are compared for."""
 
-    what: str
+    title: str
     reference: Mapping[str, Any] = field(default_factory=dict)
     candidate: Mapping[str, Any] = field(default_factory=dict)
 
@@ -59,19 +59,19 @@ def _splits(node: str, count: int) -> dict[str, Any]:
 
 
 PAIRS = (
-    Pair(what="two generations", reference=TRAINER | A100, candidate=TRAINER | H100),
-    Pair(what="two generations, attention too", reference=TRAINER | A100 | {"set": FLASH},
+    Pair(title="two generations", reference=TRAINER | A100, candidate=TRAINER | H100),
+    Pair(title="two generations, attention too", reference=TRAINER | A100 | {"set": FLASH},
          candidate=TRAINER | H100 | {"set": FLASH}),
-    Pair(what="splits of K: q_proj in 2", reference=TRAINER | H100, candidate=_splits("q_proj", 2)),
-    Pair(what="splits of K: o_proj in 2", reference=TRAINER | H100, candidate=_splits("o_proj", 2)),
-    Pair(what="splits of K: o_proj in 4", reference=TRAINER | H100, candidate=_splits("o_proj", 4)),
-    Pair(what="attention alone", reference=SERVER | H100 | {"set": WITHOUT}, candidate=SERVER | H100),
-    Pair(what="trainer and server, torch's sums", reference=TRAINER, candidate=SERVER),
-    Pair(what="the server's on an H100", reference=TRAINER, candidate=SERVER | H100),
-    Pair(what="the trainer's on an H100", reference=TRAINER | H100, candidate=SERVER),
-    Pair(what="both on an H100", reference=TRAINER | H100, candidate=SERVER | H100),
-    Pair(what="both, attention as torch adds", reference=TRAINER | H100, candidate=SERVER | H100 | {"set": WITHOUT}),
-    Pair(what="trainer on an A100, server on an H100", reference=TRAINER | A100, candidate=SERVER | H100),
+    Pair(title="splits of K: q_proj in 2", reference=TRAINER | H100, candidate=_splits("q_proj", 2)),
+    Pair(title="splits of K: o_proj in 2", reference=TRAINER | H100, candidate=_splits("o_proj", 2)),
+    Pair(title="splits of K: o_proj in 4", reference=TRAINER | H100, candidate=_splits("o_proj", 4)),
+    Pair(title="attention alone", reference=SERVER | H100 | {"set": WITHOUT}, candidate=SERVER | H100),
+    Pair(title="trainer and server, torch's sums", reference=TRAINER, candidate=SERVER),
+    Pair(title="the server's on an H100", reference=TRAINER, candidate=SERVER | H100),
+    Pair(title="the trainer's on an H100", reference=TRAINER | H100, candidate=SERVER),
+    Pair(title="both on an H100", reference=TRAINER | H100, candidate=SERVER | H100),
+    Pair(title="both, attention as torch adds", reference=TRAINER | H100, candidate=SERVER | H100 | {"set": WITHOUT}),
+    Pair(title="trainer on an A100, server on an H100", reference=TRAINER | A100, candidate=SERVER | H100),
 )  # fmt: skip
 
 
@@ -95,11 +95,11 @@ def row(pair: Pair, report: Report) -> str:
     """A line of the table."""
     value, detail = report.verdict.value, None if report.flips is None else report.flips.detail
     if value is None or detail is None:
-        raise SystemExit(f"{pair.what}: the report has no verdict or no flips.")
+        raise SystemExit(f"{pair.title}: the report has no verdict or no flips.")
     sides = (_words(side) for side in (pair.reference, pair.candidate))
     k3 = "0" if value.estimate == 0 else f"{value.estimate:.1e} [{value.low:.1e}, {value.high:.1e}]"
     first = report.roots[0].node if report.roots else "none"
-    return f"| {pair.what} | {' | '.join(sides)} | {k3} | {detail.rates.set_differs:.2%} | {first} |"
+    return f"| {pair.title} | {' | '.join(sides)} | {k3} | {detail.rates.set_differs:.2%} | {first} |"
 
 
 def _words(side: Mapping[str, Any]) -> str:

@@ -109,7 +109,7 @@ _add(app, _EVERYDAY, EVERYDAY)
 _add(app, _PROGRAMS, PROGRAMS)
 _add(app, _CLOSER, CLOSER)
 _KERNEL = {"probe": probe, "certify": certify, "plans": plans}
-_group("kernel", "In which order a function, a kernel or cuBLASLt adds: `probe`, `certify`, `plans`.", _KERNEL)
+_group("kernel", "In which order a kernel adds: `probe`, `certify`, `plans`.", _KERNEL)
 _group("runs", "Runs kept with --run: `list` them, or `show` one again.", {"list": list_runs, "show": show_run})
 _group("show", "What is known before a run: plan, ops, engines, launch, schema.", _SHOW)
 

@@ -166,7 +166,7 @@ def plans(
         int, typer.Option(min=0, help="MiB beside its result that a GEMM may use; 32 is torch's on Hopper.")
     ] = 32,
 ) -> None:
-    """Ask cuBLASLt on this machine's GPU how it adds up a checkpoint's GEMMs, for each number of rows.
+    """Ask cuBLASLt on a GPU how it adds up a checkpoint's GEMMs.
 
     Nothing is computed: its heuristic answers with nine integers. A recipe's side then takes the file: `gpu: h100,
     plans: FILE` (docs/tensor-cores.md).

@@ -56,23 +56,21 @@ def gemm(
     """`x @ weight.T + bias`: operands rounded to `inputs`, K added up as stated, result rounded to `output`.
 
     x [..., K], weight [N, K], bias [N] -> [..., N]. `native` with one split is `rounding.linear`, which adds the bias
-    in the kernel, on all rows at once or on blocks of `rows` (`blocks.in_blocks`): then no bit depends on M or on other
-    rows. All other forms add the bias once, to the finished sum, in the accumulator's dtype, before the one rounding to
-    `output`.
+    in the kernel, on all rows at once or on blocks of `rows` (`blocks.in_blocks`): then no bit depends on other rows.
+    All other forms add the bias once, to the finished sum, in the accumulator's dtype, then rounded to `output`.
 
     order: an order over the K products of each output element. The accumulator is fp32 (fp64 if `inputs` or `output`
     is) and every step elementwise, so no bit depends on M, N or other rows. A product is rounded to the accumulator's
     dtype (exact for fp16, and for bf16 except in underflow and overflow), unless the order contracts it with `fma`. The
-    accumulator starts as its first product; one that starts from zero is `sequential(zero)`. `tensor_core(h100)` adds
-    as that GPU's tensor cores do (`tensor_core.gemm_orders`), `cublaslt(...)` as the plan for M, N, K and the dtypes
-    says (`tensor_core.planned_order`); fp64, and fp32 unless it is rounded to TF32 (`in_tf32`), is torch's kernel.
+    accumulator starts as its first product, or from zero (`sequential(zero)`). `tensor_core(h100)` adds as that GPU's
+    tensor cores do (gemm_orders.py), `cublaslt(...)` as the plan for M, N, K says (planned_order.py); fp64, and fp32
+    unless it is rounded to TF32 (`in_tf32`), is torch's kernel.
 
     splits: above 1 it is split-K: each of `gemm_forms.spans` of K, on tensor cores whole multiples of 64, is a GEMM on
-    operands copied to memory of their own, by torch's kernel or in `order`, with its result rounded to `partials`. The
-    parts are added in `splits_order`, every addition rounded to `partials`, as cuBLASLt does
-    (cublasLtReductionScheme_t).
+    operands copied to memory of their own, by torch's kernel or in `order`, its result rounded to `partials`. The parts
+    are added in `splits_order`, every addition rounded to `partials`.
 
-    Raises FormError with the reason of `gemm_forms.refusal`, if there is one, and blocks.PlaceError.
+    Raises FormError with the reason of `gemm_forms.refusal`, and blocks.PlaceError.
     """
     if in_tf32:
         x, weight = tf32(rounded(x, inputs)), tf32(rounded(weight, inputs))

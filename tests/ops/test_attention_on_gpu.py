@@ -72,9 +72,9 @@ def row(gpu: str, q: Tensor, k: Tensor, v: Tensor, visible: list[bool], block: i
             Fraction(fp32(Fraction(before) - Fraction(most))) * Fraction(factor)))  # fmt: skip
         p = [special("ex2", fma(score, factor, -fp32(Fraction(most) * Fraction(factor)))) for score in scores]
         for thread in range(4):
-            own = [x for j, x in enumerate(p) if j % 8 // 2 == thread] or [0.0]
-            threads[thread] = fma(threads[thread], shrunk, own[0])
-            for x in own[1:]:
+            columns = [x for j, x in enumerate(p) if j % 8 // 2 == thread] or [0.0]
+            threads[thread] = fma(threads[thread], shrunk, columns[0])
+            for x in columns[1:]:
                 threads[thread] = fp32(Fraction(threads[thread]) + Fraction(x))
         weights = torch.tensor(p).to(dtype).tolist()
         for i in range(len(out)):
@@ -161,7 +161,7 @@ def test_neighbours_give_other_bits() -> None:
         "tiles of 16": in_fp32("tensor_core(h100)", 16),
         "native": in_fp32("native"),
     }
-    shares = {name: count_of_others(of_h100, other) / of_h100.numel() for name, other in others.items()}
+    shares = {name: count_of_others(of_h100, values) / of_h100.numel() for name, values in others.items()}
     assert min(shares.values()) > 0.01, shares
 
 

@@ -66,20 +66,20 @@ IN_FP32 = {"gpu": "h200", "set": {"lm_head:output": "fp32"}}
 
 def test_rows_computed_together_choose_the_plan(tmp_path: Path) -> None:
     """One side computes 7 tokens at once and the other 14: with plans that differ, so do the results."""
-    both = {**IN_FP32, "plans": plans_file(tmp_path, f"1-7: {TWO_SPLITS}", f"8-14: {ONE_SPLIT}")}
-    report = report_of(tmp_path, {**both, "micro_batch": 1}, {**both, "micro_batch": 2})
+    variant = {**IN_FP32, "plans": plans_file(tmp_path, f"1-7: {TWO_SPLITS}", f"8-14: {ONE_SPLIT}")}
+    report = report_of(tmp_path, {**variant, "micro_batch": 1}, {**variant, "micro_batch": 2})
     assert report.roots[0].node == "lm_head"
-    both["plans"] = plans_file(tmp_path, f"1-14: {TWO_SPLITS}")
-    assert not report_of(tmp_path, {**both, "micro_batch": 1}, {**both, "micro_batch": 2}).roots
+    variant["plans"] = plans_file(tmp_path, f"1-14: {TWO_SPLITS}")
+    assert not report_of(tmp_path, {**variant, "micro_batch": 1}, {**variant, "micro_batch": 2}).roots
 
 
 def test_a_step_takes_the_plan_of_its_own_rows(tmp_path: Path) -> None:
     """Steps of one row each, which are computed together where no bit shows it, are not those of a whole prompt."""
-    both = {**IN_FP32, "plans": plans_file(tmp_path, f"1: {TWO_SPLITS}", f"2-14: {ONE_SPLIT}"), "micro_batch": None}
+    variant = {**IN_FP32, "plans": plans_file(tmp_path, f"1: {TWO_SPLITS}", f"2-14: {ONE_SPLIT}"), "micro_batch": None}
     decode = {"schedule": {"decode": {"from": 1, "batch": "single"}}}
-    assert report_of(tmp_path, both, both | decode).roots[0].node == "lm_head"
-    both["plans"] = plans_file(tmp_path, f"1-14: {ONE_SPLIT}")
-    assert "lm_head" not in {root.node for root in report_of(tmp_path, both, both | decode).roots}
+    assert report_of(tmp_path, variant, variant | decode).roots[0].node == "lm_head"
+    variant["plans"] = plans_file(tmp_path, f"1-14: {ONE_SPLIT}")
+    assert "lm_head" not in {root.node for root in report_of(tmp_path, variant, variant | decode).roots}
 
 
 @pytest.mark.parametrize(
@@ -106,6 +106,6 @@ def test_plans_want_a_file_and_a_gpu(tmp_path: Path) -> None:
 
 
 def test_rows_without_a_plan_are_one_sentence(tmp_path: Path) -> None:
-    both = {"gpu": "h200", "plans": plans_file(tmp_path, f"1-7: {ONE_SPLIT}")}
+    variant = {"gpu": "h200", "plans": plans_file(tmp_path, f"1-7: {ONE_SPLIT}")}
     with pytest.raises(SpecError, match=r"hold other numbers of rows than 14\. Ask again with `moeparity kernel plans"):
-        report_of(tmp_path, both, both)
+        report_of(tmp_path, variant, variant)

@@ -27,7 +27,7 @@ from moeparity.ops.attention_forms import FIRST, L2, LIBM, LIBM_FMA, MACHINE, QU
 from moeparity.ops.attribute import RefusedError
 from moeparity.ops.kernels.exponentials import exp, exp2, log, row_sum
 from moeparity.ops.kernels.flash_on_gpu import attend_on_gpu
-from moeparity.ops.kernels.key_tiles import Room, cuts
+from moeparity.ops.kernels.key_tiles import Room, Tile, cuts
 
 LOG2E = math.log2(math.e)
 
@@ -61,15 +61,6 @@ class _Run:
 
     out: torch.Tensor
     lse: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """Some keys [B, H, S, D] and values [B, H, S, V], and which of them each query sees, [B or 1, 1, T, S]."""
-
-    k: torch.Tensor
-    v: torch.Tensor
-    visible: torch.Tensor
 
 
 def flash(heads: Heads, visible: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:

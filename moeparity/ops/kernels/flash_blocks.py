@@ -15,8 +15,8 @@ import torch
 from moeparity.numerics.blocks import filled, try_places
 from moeparity.numerics.rounding import stored
 from moeparity.ops.attention_forms import FIXED
-from moeparity.ops.kernels.flash import Heads, Tile, attend, merged_runs, operands
-from moeparity.ops.kernels.key_tiles import Cut, cuts
+from moeparity.ops.kernels.flash import Heads, attend, merged_runs, operands
+from moeparity.ops.kernels.key_tiles import Cut, Tile, cuts
 from moeparity.ops.kernels.linear import places_tried
 
 Tiles = dict[int, tuple[torch.Tensor, torch.Tensor]]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -19,9 +18,7 @@ from moeparity.numerics.special_functions.functions import approximate
 from moeparity.numerics.tensor_core.gemm_orders import TensorCoreOrder
 from moeparity.numerics.tensor_core.instructions import Instruction
 from moeparity.numerics.tensor_core.product import multiply_add
-
-if TYPE_CHECKING:
-    from moeparity.ops.kernels.flash import Tile
+from moeparity.ops.kernels.key_tiles import Tile
 
 THREADS = 4
 """Of a row of scores: each holds two columns of every eight."""

@@ -56,9 +56,9 @@ def test_gemms_of_cutlass_have_the_bits_of_an_h200(k: int, n: int) -> None:
         assert count_of_others(ours.bfloat16(), of_gpu) == 0, rows
         in_fp32 = planned_product(H200, x, weight, plan, torch.float32)
         assert count_of_others(in_fp32, tensors[f"{rows} {k} {n}/fp32"]) == 0, rows
-        for other in (replace(plan, scheme=6 - plan.scheme), replace(plan, scheme=0)):
-            theirs = planned_product(H200, x, weight, other, BF16).bfloat16()
-            assert count_of_others(theirs, of_gpu) > 0.3 * of_gpu.numel(), (rows, other)
+        for neighbour in (replace(plan, scheme=6 - plan.scheme), replace(plan, scheme=0)):
+            theirs = planned_product(H200, x, weight, neighbour, BF16).bfloat16()
+            assert count_of_others(theirs, of_gpu) > 0.3 * of_gpu.numel(), (rows, neighbour)
         rest_last = planned_product(H200, x, weight, replace(plan, block=k + 1), torch.float32)
         lengths = [cut.stop - cut.start for cut in plan.parts(k)]
         if any(length > plan.block and length % plan.block % plan.step for length in lengths):

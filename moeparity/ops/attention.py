@@ -107,11 +107,6 @@ def _refuses_on_gpu(values: Mapping[str, Value]) -> tuple[str, str] | None:
     assert order is not None
     if order.promote:
         return "order", f"{order} begins chains anew, which attention does not. Leave `promote` out."
-    if "sink" in values:
-        return (
-            "order",
-            "FlashAttention 2 has no sinks, and other kernels are not modelled on a GPU. Set `native` here.",
-        )
     if dtype not in ("bf16", "fp16"):
         return "order", f"probabilities are {dtype}, and FlashAttention 2 multiplies 16-bit numbers. Set `native` here."
     if values["kv_block"] == L2:
@@ -147,6 +142,8 @@ _ORDER = Attribute(
     default=NATIVE,
     values=(NATIVE, *USUAL),
     tensor_cores=True,
+    # FlashAttention 2 has no sinks, and kernels that have are not modelled on a GPU.
+    without_weight="sinks",
     redrawn=False,
     sources=dict.fromkeys(USUAL, Evidence("read", "FlashAttention 0251105, flash_fwd_kernel.h and softmax.h")),
     when=_FLASH,

@@ -62,19 +62,19 @@ class RefusedError(SpecError):
 class Attribute:
     """One numerical choice of an op.
 
-    `values` lists the words allowed; with `number` any finite number is allowed too, with `least` any whole number
-    from there, with `order` any summation order (`moeparity.numerics.orders`), which is kept in its canonical
-    spelling, with `tensor_cores` that of any GPU's tensor cores too. `when` names other attributes and the values of
-    theirs under which this one takes effect; `needs` whether it does only where the op is cut into pieces, or only
-    where it meets (or does not meet) a value in partial sums. `parameter` names a parameter that must be truthy for the
-    attribute to exist on a node at all, `when_parameters` parameters and the values of theirs that it must have,
-    `weight` an optional weight, `input` an optional input. `edge` marks the last rounding of an op whose result before
-    it is one value whatever it is then rounded to: a consumer may be handed another rounding of it than the one stored.
-    `redrawn`: for an order, whether the floor may draw it anew, as an engine that adds in order of arrival would; not
-    where another value is another library or takes another order of time. `sources`: of a value, how sure it is that it
-    computes what its name says, and by which source. `same_sums`: of a value, another one that adds up the same
-    products, rounded at the same places, in an order that can be written out. `usual`: numbers in use, where any is
-    allowed. `measured`: how many bits it changes, by a committed table.
+    `values` lists the words allowed; with `number` any finite number is allowed too, with `least` any whole number from
+    there, with `order` any summation order (`moeparity.numerics.orders`), which is kept in its canonical spelling, with
+    `tensor_cores` that of any GPU's tensor cores too. `when` names other attributes and the values of theirs under
+    which this one takes effect; `needs` whether it does only where the op is cut into pieces, or only where it meets
+    (or does not meet) a value in partial sums. `parameter` names a parameter that must be truthy for the attribute to
+    exist on a node at all, `when_parameters` parameters and the values of theirs that it must have, `weight` an
+    optional weight, `without_weight` one that it must not have, `input` an optional input. `edge` marks the last
+    rounding of an op whose result before it is one value whatever it is then rounded to: a consumer may be handed
+    another rounding of it than the one stored. `redrawn`: for an order, whether the floor may draw it anew, as an
+    engine that adds in order of arrival would; not where another value is another library or takes another order of
+    time. `sources`: of a value, how sure it is that it computes what its name says, and by which source. `same_sums`:
+    of a value, another one that adds up the same products, rounded at the same places, in an order that can be written
+    out. `usual`: numbers in use, where any is allowed. `measured`: how many bits it changes, by a committed table.
     """
 
     name: str
@@ -91,6 +91,7 @@ class Attribute:
     parameter: str | None = None
     when_parameters: Condition = field(default_factory=dict)
     weight: str | None = None
+    without_weight: str | None = None
     input: str | None = None
     edge: bool = False
     redrawn: bool = True

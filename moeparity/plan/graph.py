@@ -105,6 +105,7 @@ class Node:
             (attribute.parameter is None or self.params[attribute.parameter] not in UNSET)
             and holds(attribute.when_parameters, self.params)
             and (attribute.weight is None or attribute.weight in self.weights)
+            and attribute.without_weight not in self.weights
             and (attribute.input is None or attribute.input in self.ports)
         )
 

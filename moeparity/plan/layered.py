@@ -144,6 +144,8 @@ def _absence(node: Node, attribute: Attribute) -> str:
     unset += [name for name, values in attribute.when_parameters.items() if not holds({name: values}, node.params)]
     if unset:
         return f"its {unset[0]} is {shown(node.params[unset[0]])}"
+    if attribute.without_weight in node.weights:
+        return f"it has {attribute.without_weight}"
     return f"it has no {attribute.weight or f'input {attribute.input}'}"
 
 

@@ -50,6 +50,20 @@ def report_of(folder: Path, reference: dict[str, Any], candidate: dict[str, Any]
     return bisect(path, device="cpu")
 
 
+def test_attention_is_on_the_gpu_but_with_sinks(qwen3_moe: Path, gpt_oss: Path) -> None:
+    def attention(folder: Path) -> set[object]:
+        bound = plan(folder, profile="vllm", gpu="h100", set={"layers[*].moe.experts:order": "native"})
+        nodes = [node for node in bound.graph.nodes if node.op.name == "attention"]
+        assert {bound.active(node)["implementation"] for node in nodes} == {"flash"}
+        return {bound.active(node).get("order") for node in nodes}
+
+    assert attention(qwen3_moe) == {"tensor_core(h100)"}
+    assert attention(gpt_oss) == {None}
+    at = "layers[0].attention.attend"
+    with pytest.raises(SpecError, match=f"{re.escape(at)}:order changes nothing at {re.escape(at)}: it has sinks"):
+        plan(gpt_oss, set={f"{at}:order": "tensor_core(h100)"})
+
+
 def test_every_gemm_is_on_the_gpu() -> None:
     on_cpu, on_gpu = plan(QUICKSTART), plan(QUICKSTART, gpu="h100")
     assert {"linear", "gate", "experts", "lm_head"} == orders(on_gpu).keys()

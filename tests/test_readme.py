@@ -42,7 +42,9 @@ def test_yaml_of_the_page_on_recipes_loads(tmp_path: Path) -> None:
     placed = re.sub(r"^reference:.*?^(?=gate)", ranks, recipe, flags=re.DOTALL | re.MULTILINE)
     (tmp_path / "ranks.yaml").write_text(placed)
     assert str(reader.read_recipe(tmp_path / "ranks.yaml").candidate.placement) == "tensor 4, expert 4"
-    (tmp_path / "gpus.yaml").write_text(re.sub(r"^reference:.*?^(?=gate)", gpus, recipe, flags=re.DOTALL | re.MULTILINE))
+    (tmp_path / "gpus.yaml").write_text(
+        re.sub(r"^reference:.*?^(?=gate)", gpus, recipe, flags=re.DOTALL | re.MULTILINE)
+    )
     sides = reader.read_recipe(tmp_path / "gpus.yaml")
     assert (sides.reference.gpu, sides.candidate.gpu) == ("a100", "h100")
     candidate = re.sub(r"^candidate:.*?^(?=gate)", impl, recipe, flags=re.DOTALL | re.MULTILINE)

@@ -99,16 +99,21 @@ def dropping(capacity: int) -> Patch:
         return logits, torch.where(before < capacity, weights, 0), experts
 
     def patch(model: Any) -> None:
-        for layer in model.model.layers:
-            layer.mlp.gate.register_forward_hook(drop)
+        for router in routers(model):
+            router.register_forward_hook(drop)
 
     return patch
 
 
+def routers(model: Any) -> list[Any]:
+    """The routers of all layers that have one."""
+    return [layer.mlp.gate for layer in model.model.layers if hasattr(layer.mlp, "gate")]
+
+
 def renormalised(model: Any) -> None:
     """Scores of the chosen experts renormalised where they must not be, or the other way round."""
-    for layer in model.model.layers:
-        layer.mlp.gate.norm_topk_prob = not layer.mlp.gate.norm_topk_prob
+    for router in routers(model):
+        router.norm_topk_prob = not router.norm_topk_prob
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@
     python -m benchmarks.doctor FOLDER [--cases 540] [--seed 1] [--out PAGE]
     python -m benchmarks.doctor FOLDER --times
     python -m benchmarks.doctor FOLDER --smallest
+    python -m benchmarks.doctor FOLDER --coverage [--seed 1]
 
 Each case is drawn: two models of transformers score tokens, each in batches of its own size and with its own kernels
 and threads, and one of them may have a fault, or each one. They are of four architectures, and an update has moved
@@ -15,13 +16,14 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.doctor.case import WRONG, examined, verdict
+from benchmarks.doctor.coverage import coverage
 from benchmarks.doctor.drawn import CLASSES, CLEAN
 from benchmarks.doctor.page import page
 from benchmarks.doctor.smallest import smallest
@@ -33,12 +35,9 @@ def main() -> int:
     options = _options()
     options.folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    if options.times:
-        for line in times(options.folder):
-            print(line, flush=True)
-        return 0
-    if options.smallest:
-        for line in smallest(options.folder):
+    lines = _lines(options)
+    if lines is not None:
+        for line in lines:
             print(line, flush=True)
         return 0
     cases = _cases(options.folder, options.seed, options.cases)
@@ -49,6 +48,15 @@ def main() -> int:
         options.out.write_text(page(cases, options.seed), "utf-8")
     # A page says itself what was named wrongly.
     return int(options.out is None and any(verdict(case) == WRONG for case in cases))
+
+
+def _lines(options: argparse.Namespace) -> Iterator[str] | None:
+    """What is measured beside the cases; None if nothing is asked for."""
+    if options.times:
+        return times(options.folder)
+    if options.smallest:
+        return smallest(options.folder)
+    return coverage(options.folder, options.seed) if options.coverage else None
 
 
 def _cases(folder: Path, seed: int, count: int) -> Sequence[dict[str, Any]]:
@@ -69,6 +77,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--times", action="store_true", help="tell how long an examination takes, and nothing else")
     parser.add_argument("--smallest", action="store_true", help="find the smallest effects that are no noise")
+    parser.add_argument("--coverage", action="store_true", help="tell how often a legal difference is called a bug")
     parser.add_argument("--out", type=Path, help="write the page, as Markdown, to this file")
     return parser.parse_args()
 

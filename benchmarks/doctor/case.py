@@ -76,7 +76,7 @@ def _sides(planted: Plan, draw: Random, of: Programs) -> tuple[Tensor, Tensor]:
 
     Each has batches, pads, kernels and threads of its own where nothing is planted that needs others.
     """
-    sides = []
+    sides: list[Tensor] = []
     for batch in (draw.choice((1, 4, 8)), draw.choice((2, 3, 16))):
         options: dict[str, Any] = {
             "kernel": draw.choice(("sdpa", "eager")),

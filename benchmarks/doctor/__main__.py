@@ -4,6 +4,7 @@
     python -m benchmarks.doctor FOLDER --times
     python -m benchmarks.doctor FOLDER --smallest
     python -m benchmarks.doctor FOLDER --coverage [--seed 1]
+    python -m benchmarks.doctor FOLDER --evidence 6 [--seed 1]
 
 Each case is drawn: two models of transformers score tokens, each in batches of its own size and with its own kernels
 and threads, and one of them may have a fault, or each one. They are of four architectures, and an update has moved
@@ -25,6 +26,7 @@ import torch
 from benchmarks.doctor.case import WRONG, examined, verdict
 from benchmarks.doctor.coverage import coverage
 from benchmarks.doctor.drawn import CLASSES, CLEAN
+from benchmarks.doctor.evidence import evidence, table
 from benchmarks.doctor.page import page
 from benchmarks.doctor.smallest import smallest
 from benchmarks.doctor.times import times
@@ -36,7 +38,7 @@ def main() -> int:
     options.folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     lines = _lines(options)
-    if lines is not None:
+    if lines is not None and options.out is None:
         for line in lines:
             print(line, flush=True)
         return 0
@@ -45,7 +47,8 @@ def main() -> int:
         counts = Counter(verdict(case) for case in cases if case["kind"] == kind)
         print(f"{kind:<12}", ", ".join(f"{count} {name}" for name, count in counts.most_common()))
     if options.out is not None:
-        options.out.write_text(page(cases, options.seed), "utf-8")
+        beside = [*evidence(options.folder, options.seed, options.evidence)], [*_coverage(options.folder, options.seed)]
+        options.out.write_text(page(cases, options.seed, *beside), "utf-8")
     # A page says itself what was named wrongly.
     return int(options.out is None and any(verdict(case) == WRONG for case in cases))
 
@@ -56,7 +59,17 @@ def _lines(options: argparse.Namespace) -> Iterator[str] | None:
         return times(options.folder)
     if options.smallest:
         return smallest(options.folder)
-    return coverage(options.folder, options.seed) if options.coverage else None
+    if options.evidence:
+        return table([*evidence(options.folder, options.seed, options.evidence)])
+    return _coverage(options.folder, options.seed) if options.coverage else None
+
+
+def _coverage(folder: Path, seed: int) -> Iterator[str]:
+    """The lines of a table; those of an earlier call, where it was at its end."""
+    lines = folder / f"coverage-{seed}.md"
+    if not lines.exists():
+        lines.write_text("\n".join(coverage(folder, seed)))
+    return iter(lines.read_text().splitlines())
 
 
 def _cases(folder: Path, seed: int, count: int) -> Sequence[dict[str, Any]]:
@@ -77,6 +90,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--times", action="store_true", help="tell how long an examination takes, and nothing else")
     parser.add_argument("--smallest", action="store_true", help="find the smallest effects that are no noise")
+    parser.add_argument("--evidence", type=int, default=0, help="examine so many faulty runs with less evidence, too")
     parser.add_argument("--coverage", action="store_true", help="tell how often a legal difference is called a bug")
     parser.add_argument("--out", type=Path, help="write the page, as Markdown, to this file")
     return parser.parse_args()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.doctor.models import Architecture
-from tests.doctor.faulty import renormalised, routers
+from tests.doctor.faulty import renormalised, routers, tied
 from tests.doctor.programs import Patch
 
 
@@ -80,11 +80,6 @@ def without_shared_gate(model: Any) -> None:
     """A shared expert without its gate."""
     for layer in model.model.layers:
         layer.mlp.shared_expert_gate.register_forward_hook(lambda _, __, y: torch.full_like(y, torch.inf))
-
-
-def tied(model: Any) -> None:
-    """The embedding as the head."""
-    model.lm_head.weight = nn.Parameter(model.model.embed_tokens.weight.detach().clone())
 
 
 def without_last_norm(model: Any) -> None:

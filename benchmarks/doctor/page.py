@@ -14,7 +14,9 @@ from typing import Any
 from scipy.stats import binomtest
 
 from benchmarks.doctor.case import WRONG, verdict
+from benchmarks.doctor.coverage import DRAWS, HEAD
 from benchmarks.doctor.drawn import CLASSES, CLEAN, TWO, UNLISTED
+from benchmarks.doctor.evidence import table
 from benchmarks.doctor.models import ARCHITECTURES
 from moeparity.inputs.machine import cpu_name
 
@@ -37,9 +39,15 @@ _LEVEL = 0.95
 Cases = Sequence[Mapping[str, Any]]
 
 
-def page(cases: Cases, seed: int) -> str:
-    """The page."""
-    return "\n".join(_lines(cases, seed)) + "\n"
+def page(cases: Cases, seed: int, less: Cases, legal: Sequence[str]) -> str:
+    """The page. less: the lines of runs that were examined with less evidence. legal: the rows of the table of
+    coverage.
+    """
+    parts = [*_lines(cases, seed)]
+    if less:
+        parts += ["\n## What each kind of evidence adds\n", _LESS, *table(less)]
+    parts += ["\n## How often a legal difference is called a bug\n", _LEGAL, *HEAD, *legal]
+    return "\n".join(parts) + "\n"
 
 
 def _lines(cases: Cases, seed: int) -> Iterator[str]:
@@ -80,6 +88,17 @@ fourth run the routes of the log. All faults are planted in transformers' progra
 A name is right with its side and, where there is one, its number, with an error of at most {0.05:.0%}. Where no
 hypothesis is the fault, it is right to give no name, be it undecided, not explained or noise. Where nothing is planted,
 noise is right. Size is the mean difference, as a multiple of that between two engines without a mistake.
+"""
+
+
+_LESS = """\
+The first runs of the same seed that have a fault which a hypothesis is, examined again with less.
+"""
+_LEGAL = f"""\
+Of each model {DRAWS} batches of 16 x 32 tokens. Six programs of transformers score them, in other batches, with other
+kernels and padding: every two of these make a difference. So does each shipped profile that fits the model and that the
+certificate draws nothing from, beside `hf-eager`. Differences of the same tokens depend on each other, so the intervals
+are too narrow.
 """
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.doctor.programs import Patch, scored
@@ -114,6 +114,11 @@ def renormalised(model: Any) -> None:
     """Scores of the chosen experts renormalised where they must not be, or the other way round."""
     for router in routers(model):
         router.norm_topk_prob = not router.norm_topk_prob
+
+
+def tied(model: Any) -> None:
+    """The embedding as the head."""
+    model.lm_head.weight = nn.Parameter(model.model.embed_tokens.weight.detach().clone())
 
 
 @torch.no_grad()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -48,12 +47,14 @@ class Difference:
         return token_mean(self._sums(gain), self._sums(self.d**2), level=LEVEL)
 
     def prefers(self, x: Tensor, y: Tensor) -> bool:
-        """Whether x surely explains more than y: on average, or in surely most of the sequences, since an average that
-        few of them carry has no bounds.
+        """Whether x surely explains more than y: on average, or sequence by sequence, each of which counts at most one,
+        since an average that few of them carry has no bounds.
         """
-        gains = self._sums((self.d - y) ** 2 - (self.d - x) ** 2)
-        better, worse = int((gains > 0).sum()), int((gains < 0).sum())
-        return self.advantage(x, y).low > 0 or _at_least(better, better + worse) < (1 - LEVEL) / 2
+        left_by_x, left_by_y = (self._sums((self.d - z) ** 2) for z in (x, y))
+        both = left_by_x + left_by_y
+        gains = torch.where(both > 0, (left_by_y - left_by_x) / both, 0.0)
+        by_sequence = token_mean(gains, torch.ones_like(gains), level=LEVEL)
+        return self.advantage(x, y).low > 0 or by_sequence.low > 0
 
     def slope(self, x: Tensor) -> Interval:
         """The factor b with which b x comes nearest to d."""
@@ -121,11 +122,6 @@ def rivals(difference: Difference, simulated: Mapping[int, Tensor], first: int) 
     chosen = {min(simulated, key=lambda index: float(errors[index][half == which].sum())) for which in (0, 1)}
     unsure = {index for index, x in simulated.items() if not difference.prefers(simulated[first], x)}
     return (chosen | unsure) - {first}
-
-
-def _at_least(heads: int, tosses: int) -> float:
-    """The probability of so many heads or more, of so many tosses of a fair coin."""
-    return float(sum(math.comb(tosses, k) for k in range(heads, tosses + 1)) / 2**tosses)
 
 
 def legal_sizes(scores: Mapping[str, Tensor]) -> tuple[float, tuple[str, str]]:

@@ -39,10 +39,10 @@ def _input(edit: Edit, tensor: torch.Tensor | None) -> torch.Tensor | None:
         return tensor
     if edit.verb == "plus":
         return tensor + edit.number
-    if tensor.dim() != 2:
-        # A mask [1, T, T] of a pack, in which no padding stands.
+    if (tensor.dim() == 2) is (edit.verb == "opened"):
+        # No pack, or the mask [B, T, T] of one, in which no padding stands.
         return tensor
-    return torch.full_like(tensor, edit.number) if edit.verb == "filled" else _shifted(tensor, int(edit.number))
+    return _shifted(tensor, int(edit.number)) if edit.verb == "shifted" else torch.full_like(tensor, edit.number)
 
 
 def _shifted(mask: torch.Tensor, by: int) -> torch.Tensor:

@@ -26,7 +26,7 @@ class Part:
     edits: tuple[tuple[Verb, float], ...] = ()
 
 
-Before = Literal["of", "plus", "shifted", "filled"]
+Before = Literal["of", "plus", "shifted", "filled", "opened"]
 Effect = Literal["left_out", "twice"]
 After = Literal["divided", "capacity", "experts"]
 
@@ -36,7 +36,8 @@ class Edit:
     """Something done to a node's input, to the node as a whole (its effect), or to its result.
 
     subject `input`, done before the kernel to what is read at `port`: `plus` adds `number`, `shifted` moves a
-    mask by `number` tokens, `filled` fills a mask with `number` (0 or 1), `of` reads what `other_port` reads.
+    mask [B, T] by `number` tokens, `filled` fills one with `number` (0 or 1), `opened` fills the mask [B, T, T] of a
+    pack with it, `of` reads what `other_port` reads.
     subject `effect`: `left_out` gives the input at `port` as the result; `twice` runs the kernel once more, with its
     own result as the input at `port`.
     subject `result`: `divided` by `number`; `capacity`, of a router: weight 0 for all but the first `number` tokens of

@@ -235,7 +235,9 @@ def test_dark_pages_are_printed_light(browser: Any, file: Path) -> None:
 @pytest.mark.parametrize("width", [380, 1440])
 def test_it_fits_narrow_and_wide_windows(opened: Opened, width: int) -> None:
     opened.tab.set_viewport_size({"width": width, "height": 900})
-    opened.tab.wait_for_timeout(100)
+    # Charts follow on a busy machine later.
+    fits = "width => document.documentElement.scrollWidth <= width && innerWidth === width"
+    opened.tab.wait_for_function(fits, arg=width, timeout=10_000)
     assert opened.tab.evaluate("document.documentElement.scrollWidth") <= width
     assert_accessible(opened)
 

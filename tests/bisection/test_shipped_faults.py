@@ -75,13 +75,23 @@ def test_a_fault_is_found_where_it_stands(name: str, tmp_path: Path, request: py
     node, fault = places[0]
     checkpoint = halved(folder, tmp_path / "other") if name.endswith("another-checkpoint") else folder
     planted = {"name": name, "nodes": node.name, "values": values_of(model, node, fault, checkpoint)}
-    recipe = write_recipe(tmp_path, folder, TOKENS, {"micro_batch": 3}, {"micro_batch": 3, "faults": [planted]})
+    # In a pack there is no padding, and nowhere else are there other sequences to be seen.
+    steps: dict[str, Any] = {"schedule": {"pack": {"length": 40}}} if name == "pack-seen" else {"micro_batch": 3}
+    recipe = write_recipe(tmp_path, folder, TOKENS, steps, {**steps, "faults": [planted]})
     report = bisect(recipe, device="cpu", opener=opened, options=LONG.get(name, SHORT))
     assert [root.node for root in report.roots] == [node.name]
     (toggle,) = report.toggles
     assert toggle.restores_all
     assert not toggle.had_no_effect
     assert report.summary.blame == f"{toggle.name} makes all of it"
+
+
+def test_a_pack_that_is_seen_in_all_layers_is_one_without_its_mask(tmp_path: Path, qwen3_moe: Path) -> None:
+    open_pack = {"schedule": {"pack": {"length": 40, "mask": "none", "positions": "reset"}}}
+    faulty = {"schedule": {"pack": {"length": 40}}, "faults": [{"name": "pack-seen"}]}
+    report = bisect(write_recipe(tmp_path, qwen3_moe, TOKENS, open_pack, faulty), device="cpu", options=SHORT)
+    assert report.metrics.unequal_tokens == 0
+    assert report.summary.blame.startswith("fault pack-seen and schedule:mask act, and no scored token's")
 
 
 @pytest.mark.parametrize("name", ["shared-expert-missing", "shared-expert-twice"])

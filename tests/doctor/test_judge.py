@@ -83,3 +83,26 @@ def test_the_largest_legal_difference_is_named() -> None:
     size, pair = legal_sizes({"a": base, "b": base + 0.25, "c": base - 0.5})
     assert size == pytest.approx(0.75)
     assert pair == ("b", "c")
+
+
+def test_one_sequence_that_is_far_off_hides_no_preference() -> None:
+    """A mean that one sequence carries has no bounds; all others say the same."""
+    draw = torch.Generator().manual_seed(5)
+    d = torch.randn(24 * 20, generator=draw, dtype=torch.float64)
+    difference = Difference(d=d, sequence=torch.arange(24).repeat_interleave(20))
+    truth, wrong = d + 0.1 * torch.randn(d.shape, generator=draw, dtype=torch.float64), -d
+    wrong[:20] *= 50
+    assert difference.advantage(truth, wrong).low < 0
+    assert difference.prefers(truth, wrong)
+    assert not difference.prefers(wrong, truth)
+
+
+def test_of_two_that_are_as_far_off_none_is_preferred() -> None:
+    """More often than chance at the level that is stated, by whichever of the two ways."""
+    draw = torch.Generator().manual_seed(7)
+    sequence, preferred = torch.arange(24).repeat_interleave(8), 0
+    for _ in range(400):
+        d = torch.randn(len(sequence), generator=draw, dtype=torch.float64) ** 3
+        x, y = (d + torch.randn(d.shape, generator=draw, dtype=torch.float64) for _ in range(2))
+        preferred += Difference(d=d, sequence=sequence).prefers(x, y)
+    assert preferred <= 12

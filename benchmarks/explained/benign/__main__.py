@@ -24,11 +24,11 @@ SEED, RUNS, LAYERS = 20261127, 300, 2
 READING = """\
 transformers scores drawn sequences, and the same ones again where nothing is wrong: in other micro-batches, one by one,
 in another order, with other padding, beside other sequences, the first tokens of each alone, one token alone, as a
-prompt and steps of decoding with a cache, on two threads, after another model has run in the process, or just again.
-Positions are counted in each sequence, as trainers hand them over: left to itself, transformers counts from the first
-column, and behind padding at the left other rotations are taken. Both runs are captured, modules and ops. `moeparity
-diff` is given both, and nothing else; `moeparity explain` the second, the checkpoint and the program's own profile, and
-is asked for no search.
+prompt and steps of decoding with a cache, all in one row (a pack), on two threads, after another model has run in the
+process, or just again. Positions are counted in each sequence, as trainers hand them over: left to itself, transformers
+counts from the first column, and behind padding at the left other rotations are taken. Both runs are captured, modules
+and ops. `moeparity diff` is given both, and nothing else; `moeparity explain` the second, the checkpoint and the
+program's own profile, and is asked for no search.
 
 - *fails*: `diff` says that values differ. In other company a GEMM has another number of rows, and may add in another
   order. *inside*: of these, how often other orders of the same sums explain all starts. *outside*: `diff` says that

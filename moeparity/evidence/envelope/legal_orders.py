@@ -128,7 +128,8 @@ def _attention(call: Call) -> Draw:
         }
         mask = values["mask"]
         assert mask is not None, "attention reads the mask"
-        inputs["mask"] = F.pad(mask, (shift, 0))
+        # [B, T], or in a pack [B, T, T], whose further queries see nothing either.
+        inputs["mask"] = F.pad(mask, (shift, 0) * (mask.dim() - 1))
         values_by_order = {
             a.name: str(call.at[a.name]) for a in call.node.op.attributes if a.order and a.name in call.at
         }

@@ -191,8 +191,8 @@ class Kernels:
                 *told_choices,
             )
             if key not in self._inner:
-                reads = [_joined(part, axis) for part, axis in parts]
-                self._keep(key, self._computed_at(plan, node, choices, reads))
+                spans = sample.spans if node.op.varlen(plan.active(node)) else ()
+                self._keep(key, self._computed_in(spans, plan, node, choices, parts))
             values |= self._inner[key]
             # What is known stays: a wrong sum is not said of the norm that reads it.
             values |= {name: sample.values[name] for name in node.values if node.name in self.replaced.recorded}
@@ -206,6 +206,21 @@ class Kernels:
             return False
         without = self._parts(own_plan, frozenset(), sample, base, node)
         return all(map(_same_tensors, parts, without))
+
+    def _computed_in(
+        self, spans: Sequence[tuple[int, int]], plan: BoundGraph, node: Node, choices: Choices, parts: Sequence[Part]
+    ) -> dict[str, Tensor]:
+        """The values of a node with these choices; in these spans of a row, each sequence is computed by itself."""
+        reads = [_joined(part, axis) for part, axis in parts]
+        if not spans:
+            return self._computed_at(plan, node, choices, reads)
+        values = [
+            self._computed_at(
+                plan, node, choices, [_cut(x, axis, span) for x, (_, axis) in zip(reads, parts, strict=True)]
+            )
+            for span in spans
+        ]
+        return {name: torch.cat([of_span[name] for of_span in values], node.op.token_axis) for name in values[0]}
 
     def _computed_at(
         self, plan: BoundGraph, node: Node, choices: Choices, reads: Sequence[Tensor | None]
@@ -273,6 +288,15 @@ def _handed(values: Values, value: str | None, node: Node) -> Tensor | None:
 def _same_tensors(part: Part, base_part: Part) -> bool:
     (tensors, _), (base_tensors, _) = part, base_part
     return len(tensors or ()) == len(base_tensors or ()) and all(map(is_, tensors or (), base_tensors or ()))
+
+
+def _cut(value: Tensor | None, axis: int, span: tuple[int, int]) -> Tensor | None:
+    """A span of a row's tokens; of what each sees, [1, t, t], all of the span."""
+    if value is None:
+        return None
+    first, last = span
+    whole = value.narrow(axis, first, last - first)
+    return whole[:, :, first:last].diagonal(dim1=1, dim2=2) if value.dtype == torch.bool and value.dim() == 3 else whole
 
 
 def _joined(tensors: Ports | None, axis: int) -> Tensor | None:

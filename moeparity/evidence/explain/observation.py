@@ -27,8 +27,9 @@ class Observation:
     real: which tokens are no padding, bool [B, T]; None if all are taken to be real. ends: in a server's step [1, T],
     the rows that its head is given, int64 [k]; None if a head that is not given all is given each sequence's last.
     earlier: the steps before this one whose keys it reads, row i on row i, the first step first. number: which of the
-    trace's forwards it is; row: the row of its first token there. requests: of each row of a server's forward, the
-    request and the position there. unknown: why its mask or its positions are not known.
+    trace's forwards it is; row: the row of its first token there. sequences: in rows of several sequences, the number
+    in its row of each token's, int64 [B, T]. requests: of each row of a server's forward, the request and the position
+    there. unknown: why its mask or its positions are not known.
     other_shapes: in words, values of which a token has another shape than the checkpoint says; such a value is among
     `values` only if what reads it takes any number.
     """
@@ -41,6 +42,7 @@ class Observation:
     earlier: tuple[Observation, ...] = ()
     number: int = 0
     row: int = 0
+    sequences: Tensor | None = None
     requests: tuple[tuple[str, int], ...] = ()
     unknown: str = ""
 
@@ -79,6 +81,7 @@ class Observation:
             earlier=earlier,
             number=self.number,
             row=self.row,
+            sequences=self.sequences,
             requests=requests,
         )
 

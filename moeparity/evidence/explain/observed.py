@@ -69,7 +69,7 @@ def observed(trace: RankTrace, graph: Graph, module_map: ModuleMap) -> Recorded:
     steps: list[Observation] = []
     for number, (way, context) in enumerate(zip(ways, at, strict=True)):
         shown = shown_values(trace, graph, module_map, way)
-        sources = {MASK: context.mask, POSITIONS: context.positions}
+        sources = {MASK: context.visible, POSITIONS: context.positions}
         steps.append(
             Observation(
                 values={**shown.tensors, **{name: value for name, value in sources.items() if value is not None}},
@@ -78,6 +78,7 @@ def observed(trace: RankTrace, graph: Graph, module_map: ModuleMap) -> Recorded:
                 real=context.mask,
                 earlier=tuple(steps[before] for before in context.earlier),
                 number=number,
+                sequences=context.sequences,
                 unknown=context.unknown,
             )
         )
@@ -97,6 +98,8 @@ def _suppositions(contexts_of: Sequence[Context]) -> tuple[str, ...]:
     padding = all(context.has_mask or context.mask is None for context in contexts_of)
     words = ["padding as its attention masks have it" if padding else "that no token is padding"]
     words.append("that positions count on from one token to the next")
+    if any(context.sequences is not None for context in contexts_of):
+        words.append("that a sequence begins where they begin anew, and sees itself alone")
     if any(context.earlier for context in contexts_of):
         words.append("that row i of a forward goes on row i of those before it")
     return tuple(words)

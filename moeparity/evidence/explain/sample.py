@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 from torch import Tensor
 
@@ -23,8 +24,9 @@ class Sample:
     real: which tokens are no padding, bool [b, t], with the axis of tokens that the result has (None: all are); what
     the function gave at other tokens is compared with nothing. earlier: the steps before this one whose keys it reads,
     the first step first; an earlier step has its region's value by name, if that is known. number: which of the
-    program's forwards it is; row: the row of its first token there. requests: of each row of a server's forward, the
-    request and the position there.
+    program's forwards it is; row: the row of its first token there. sequences: in rows of several sequences, the number
+    in its row of each token's, int64 [b, t]. requests: of each row of a server's forward, the request and the position
+    there.
     """
 
     values: Values
@@ -34,7 +36,16 @@ class Sample:
     earlier: tuple[Sample, ...] = ()
     number: int = 0
     row: int = 0
+    sequences: Tensor | None = None
     requests: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """Where the sequences of a single row begin and end; nothing where it has but one."""
+        if self.sequences is None or len(self.sequences) > 1:
+            return ()
+        counts = self.sequences[0].bincount().tolist()
+        return tuple(pairwise(accumulate(counts, initial=0)))
 
     @property
     def elements(self) -> int:
@@ -56,11 +67,14 @@ class Sample:
         return tuple(port[real].unsqueeze(0) if port.shape[:2] == real.shape else port for port in by_token)
 
     def place(self, sequence: int, position: int) -> tuple[int, int]:
-        """Where a token of what is compared stands in the forward: its sequence and its position there."""
-        if self.real is None:
-            return sequence, self.row + position
-        row, column = self.real[0].nonzero()[position].tolist()
-        return row, column
+        """Where a token of what is compared stands in the forward: its row and its column there; where the row has
+        several sequences, the sequence and its position there.
+        """
+        row, column = sequence, self.row + position
+        if self.real is not None:
+            row, column = self.real[0].nonzero()[position].tolist()
+        first, last = next(((a, b) for a, b in self.spans if a <= column < b), (0, 0))
+        return (self.spans.index((first, last)), column - first) if last else (row, column)
 
     def of_real(self, value: Tensor) -> Tensor:
         """Of the first tokens of the first sequences, [b, t, ...], those that are no padding."""

@@ -30,16 +30,17 @@ class KeyMask:
     visible: Tensor | None = None
     unknown: str = ""
 
-    def is_causal(self, joined: Tensor) -> bool:
-        """Whether each query sees every token up to itself that is no padding, and nothing else. `joined`, bool [b,
-        keys], says it of all keys.
+    def is_causal(self, expected_keys: Tensor) -> bool:
+        """Whether each query sees every token up to itself of those it should, and nothing else.
+
+        expected_keys: which those are, no padding and no other sequences, bool [b, 1, keys] or [b, t, keys].
         """
         if self.visible is None:
             return True
         length = self.own_mask.shape[1]
         expected = torch.zeros_like(self.visible)
         causal = torch.ones(length, self.keys, dtype=torch.bool).tril(self.keys - length)
-        expected[..., : self.keys] = causal & joined[:, None]
+        expected[..., : self.keys] = causal & expected_keys
         return torch.equal(self.visible[self.own_mask], expected[self.own_mask])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 
@@ -14,23 +15,32 @@ from moeparity.plan.schedule.steps import FORWARD, Positions, Schedule, Span, St
 def own_schedule(
     shapes: Sequence[tuple[int, int]], indices: Sequence[torch.Tensor], mask: torch.Tensor, last_only: Sequence[bool]
 ) -> Schedule | None:
-    """The forwards of a program as dense steps on a grid of tokens, which are real where `mask` [B, T] bool is true.
+    """The forwards of a program as steps on a grid of tokens, which are real where `mask` [B, T] bool is true.
+
+    They are dense, or packs, whose sequences are taken to see themselves alone.
 
     shapes: sequences and tokens of each forward. indices: for each row of a forward the token b * T + t of the grid,
-    int64 [b * t]. last_only: whether its head saw only the last token of each sequence. None if a forward is no
-    rectangle of the grid: if it has padding of its own at the left, several sequences in a row, or another order.
+    int64 [b * t]. last_only: whether its head saw only the last token of each sequence. None if a forward is neither:
+    if it has padding of its own at the left, padding in a pack, several packs in one forward, or another order.
     """
-    rectangles = [_rectangle(shape, index, mask) for shape, index in zip(shapes, indices, strict=True)]
-    forwards = [spans for spans in rectangles if spans is not None]
-    if len(forwards) < len(rectangles):
+    spans_of = [
+        _rectangle(shape, index, mask) or _pack(shape, index, mask)
+        for shape, index in zip(shapes, indices, strict=True)
+    ]
+    forwards = [spans for spans in spans_of if spans]
+    if len(forwards) < len(spans_of):
         return None
     again = len({span.sequence for spans in forwards for span in spans}) < sum(map(len, forwards))
     begun: set[int] = set()
     steps = []
-    for spans, last in zip(forwards, last_only, strict=True):
+    for (rows, _), spans, last in zip(shapes, forwards, last_only, strict=True):
+        is_pack = len(spans) > rows
+        if is_pack and last:
+            return None
         steps.append(
             Step(
                 spans=spans,
+                shape="packed" if is_pack else "dense",
                 phase=phase_of(spans, begun) if again else FORWARD,
                 scored=tuple(range(len(spans))) if last else None,
             )
@@ -55,6 +65,17 @@ def _rectangle(shape: tuple[int, int], index: torch.Tensor, mask: torch.Tensor) 
         if bool(mask[span.sequence, columns[~there]].any()) or not bool(there[0]):
             return None
     return spans
+
+
+def _pack(shape: tuple[int, int], index: torch.Tensor, mask: torch.Tensor) -> tuple[Span, ...]:
+    """Whole sequences, or next parts of them, one behind the other in a single row; nothing where it is no such row."""
+    if shape[0] > 1 or bool((index == NOWHERE).any()):
+        return ()
+    length = mask.shape[1]
+    begins = (index.diff() != 1) | (index[1:] % length == 0)
+    ends = [0, *begins.nonzero().flatten().add(1).tolist(), len(index)]
+    pieces = [index[first:last].tolist() for first, last in pairwise(ends)]
+    return tuple(Span(piece[0] // length, piece[0] % length, piece[-1] % length + 1) for piece in pieces)
 
 
 def _positions(forwards: Sequence[Sequence[Span]], mask: torch.Tensor) -> Positions:

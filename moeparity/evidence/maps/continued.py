@@ -1,4 +1,6 @@
-"""Which forwards of a program go on from which, which tokens are padding, and at which positions they stand."""
+"""Which forwards of a program go on from which, which tokens are padding, at which positions they stand, and which
+sequences stand behind each other in a row.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +21,7 @@ from moeparity.plan.schedule.steps import FORWARD, Phase
 TOKENS, COLUMNS = "tokens", "columns"
 """Where positions start: at a sequence's first token that is no padding, or at the batch's first column."""
 BOTH: Final = frozenset({TOKENS, COLUMNS})
+HIDES_MORE: Final = "its attention mask of four axes hides more than padding, what comes later and other sequences."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,16 +30,25 @@ class Context:
 
     mask: which tokens are no padding, bool [b, t]; None if that is not known. positions: int64 [b, t], counted on from
     the earlier tokens, whatever the program has in their place; None if unknown. earlier: the numbers of the forwards
-    before this one whose keys it reads, row i on row i. has_mask: whether an attention mask was recorded. unknown: why
-    the mask, or which keys it reads, is not known; empty if it is known.
+    before this one whose keys it reads, row i on row i. sequences: in rows of several sequences, the number in its row
+    of each token's, int64 [b, t]; positions begin anew with each. has_mask: whether an attention mask was recorded.
+    unknown: why the mask, or which keys it reads, is not known; empty if it is known.
     """
 
     mask: Tensor | None = None
     positions: Tensor | None = None
     earlier: tuple[int, ...] = ()
+    sequences: Tensor | None = None
     has_mask: bool = False
     phase: Phase = FORWARD
     unknown: str = ""
+
+    @property
+    def visible(self) -> Tensor | None:
+        """What attention is told of the keys: bool [b, t], or [b, t, t] where a token sees those of its sequence."""
+        if self.sequences is None or self.mask is None:
+            return self.mask
+        return self.mask[:, None] & own_sequence(self.sequences)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,6 +87,10 @@ def _context(number: int, way: Forward, mask: KeyMask | None, positions: Tensor 
     sequences, length = way.ids.shape
     own_mask = torch.ones_like(way.ids, dtype=torch.bool) if mask is None else mask.own_mask
     before = _before(length, mask, positions)
+    if positions is not None and not before:
+        numbers = _sequences(positions, own_mask)
+        if bool(numbers.any()):
+            return _packed(numbers, mask, own_mask, positions)
     run = _run_of(runs, sequences, before, mask) if before else _Run(mask=own_mask.new_empty(sequences, 0))
     unknown = _unknown(way, mask, positions, own_mask)
     if run is None and not unknown:
@@ -82,8 +98,8 @@ def _context(number: int, way: Forward, mask: KeyMask | None, positions: Tensor 
     if unknown or run is None:
         return Context(unknown=unknown)
     joined = torch.cat([run.mask, own_mask], dim=1)
-    if mask is not None and not mask.is_causal(joined):
-        return Context(unknown="its attention mask of four axes hides more than padding and what comes later.")
+    if mask is not None and not mask.is_causal(joined[:, None]):
+        return Context(unknown=HIDES_MORE)
     at, starts = _as_counted(joined, length, positions, run.starts)
     earlier = tuple(run.numbers)
     if not before:
@@ -99,11 +115,33 @@ def _unknown(way: Forward, mask: KeyMask | None, positions: Tensor | None, own_m
         return mask.unknown
     if mask is None and positions is None and way.ids.shape[1] == 1:
         return "neither an attention mask nor positions of this step were recorded."
-    if positions is not None:
-        begins = (positions[:, 1:] == 0) & own_mask[:, 1:] & own_mask[:, :-1]
-        if bool(begins.any()):
-            return "positions begin anew inside of a row: several sequences stand behind each other."
+    if positions is not None and bool(_sequences(positions, own_mask).any()):
+        return (
+            "positions begin anew inside of a row that reads a cache: it is not known which sequence reads which keys."
+        )
     return ""
+
+
+def _sequences(positions: Tensor, own_mask: Tensor) -> Tensor:
+    """The number of each token's sequence in its row, int64 [b, t]: positions that begin anew are those of another."""
+    begins = (positions == 0) & own_mask & own_mask.roll(1, 1)
+    begins[:, 0] = False
+    return begins.long().cumsum(1)
+
+
+def own_sequence(numbers: Tensor) -> Tensor:
+    """Whether two tokens of a row are of one sequence, bool [b, t, t]."""
+    return numbers[:, :, None] == numbers[:, None, :]
+
+
+def _packed(numbers: Tensor, mask: KeyMask | None, own_mask: Tensor, positions: Tensor) -> Context:
+    """Rows of several sequences, each of which sees itself alone; none of them goes on."""
+    if mask is not None and (mask.unknown or not mask.is_causal(own_mask[:, None] & own_sequence(numbers))):
+        return Context(unknown=mask.unknown or HIDES_MORE)
+    real = own_mask.long().cumsum(1) - 1
+    first = torch.zeros_like(real).scatter_reduce(1, numbers, real, "amin", include_self=False).clamp_min(0)
+    at = torch.where(own_mask, real - first.gather(1, numbers), positions)
+    return Context(mask=own_mask, positions=at, sequences=numbers, has_mask=mask is not None)
 
 
 def _before(length: int, mask: KeyMask | None, positions: Tensor | None) -> int:

@@ -92,7 +92,9 @@ def _edits(node: Node, plant: Planted, values: Values) -> Iterator[Edit]:
 def _before(port: str, edit: InputEdit, values: Values) -> Iterator[Edit]:
     if edit.of is not None:
         yield Edit(subject="input", verb="of", port=port, other_port=edit.of)
-    verbs: tuple[tuple[Before, Any], ...] = (("plus", edit.plus), ("shifted", edit.shifted), ("filled", edit.filled))
+    verbs: tuple[tuple[Before, Any], ...] = (
+        ("plus", edit.plus), ("shifted", edit.shifted), ("filled", edit.filled), ("opened", edit.opened),
+    )  # fmt: skip
     for verb, number in verbs:
         if number is not None:
             yield Edit(subject="input", verb=verb, port=port, number=_value(number, values))

@@ -89,13 +89,15 @@ class WeightEdit(Model):
 
 class InputEdit(Model):
     """What a fault does to one input of its node. One of: take the input that another port gets (`of`), add a number
-    to it (`plus`), move it along the sequence (`shifted`), put one number everywhere (`filled`).
+    to it (`plus`), move it along the sequence (`shifted`), put one number everywhere (`filled`); of the mask of a pack,
+    which says what each token sees, let it see all (`opened`).
     """
 
     of: Name | None = None
     plus: Reference | None = None
     shifted: Reference | None = None
     filled: Reference | None = None
+    opened: Reference | None = None
 
 
 class EffectEdit(Model):

@@ -58,5 +58,8 @@ def test_rows_padded_at_the_other_side(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["gpt_oss", "mixtral", "deepseek_v3"])
 def test_a_prompt_and_two_steps_of_decoding(name: str, tmp_path: Path) -> None:
+    """A GEMM of fewer rows may add up in another order (oneDNN's does with AMX): it is named, and nothing else."""
     report = _compared(name, tmp_path, [PROMPT, PROMPT + 1, WIDTH])
-    assert (report.status, report.starts) == ("pass", ()), report.reason
+    begun = {(start.slot, start.orders is not None and start.orders.verdict) for start in report.starts}
+    assert begun <= {("0 of aten.mm.default", "inside"), ("0 of aten.addmm.default", "inside")}, report.reason
+    assert report.status == ("fail" if begun else "pass")

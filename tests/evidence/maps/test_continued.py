@@ -113,7 +113,10 @@ def test_without_a_mask_positions_say_what_a_step_reads(tmp_path: Path) -> None:
         ([STEP], "it reads 4 keys of earlier tokens, and no recorded forward ends there"),
         ([PROMPT, (mask("0111", "1111"), at([2], [4]), 1)], "it reads 3 keys of earlier tokens"),
         ([(None, None, 1)], "neither an attention mask nor positions"),
-        ([(None, at([0, 1, 0, 1], [0, 1, 2, 3]), 4)], "positions begin anew inside of a row"),
+        (
+            [PROMPT, (mask("001111", "111111"), at([2, 0], [4, 0]), 2)],
+            "anew inside of a row that reads a cache",
+        ),
         ([(torch.eye(4, dtype=torch.bool).expand(2, 1, 4, 4), at([0, 1, 2, 3]), 4)], "hides more than padding"),
         ([(torch.ones(2, 3, 4), at([0, 1, 2, 3]), 4)], "has the shape [2, 3, 4]"),
     ],
@@ -123,6 +126,24 @@ def test_what_is_not_known_is_said(tmp_path: Path, calls: Sequence[Call], reason
     *_, last = met(tmp_path, calls)
     assert reason in last.unknown
     assert last.mask is None
+
+
+def test_positions_that_begin_anew_are_those_of_another_sequence(tmp_path: Path) -> None:
+    """Each counts by itself, whatever stands in padding; a mask for each query has to say the same."""
+    positions = at([0, 1, 0, 1, 2, 0], [7, 0, 1, 2, 0, 0])
+    padded = mask("111111", "011111")
+    (context,) = met(tmp_path / "a", [(padded, positions, 6)])
+    assert context.sequences is not None
+    assert context.sequences.tolist() == [[0, 0, 1, 1, 1, 2], [0, 0, 0, 0, 1, 2]]
+    assert context.positions is not None
+    assert context.positions.tolist() == positions.tolist()
+    assert context.visible is not None
+    assert context.visible[1].int().tolist() == [[0, 1, 1, 1, 0, 0]] * 4 + [[0, 0, 0, 0, 1, 0], [0, 0, 0, 0, 0, 1]]
+    by_query = (context.visible & torch.ones(6, 6, dtype=torch.bool).tril())[:, None]
+    (same,) = met(tmp_path / "b", [(by_query, positions, 6)])
+    assert not same.unknown
+    (opened,) = met(tmp_path / "c", [(torch.ones(6, 6, dtype=torch.bool).tril().expand(2, 1, 6, 6), positions, 6)])
+    assert "hides more than padding, what comes later and other sequences" in opened.unknown
 
 
 def test_a_static_cache_is_as_long_as_its_last_query_sees(tmp_path: Path) -> None:

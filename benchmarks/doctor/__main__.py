@@ -4,7 +4,6 @@
     python -m benchmarks.doctor FOLDER --times
     python -m benchmarks.doctor FOLDER --smallest
     python -m benchmarks.doctor FOLDER --coverage [--seed 1]
-    python -m benchmarks.doctor FOLDER --evidence 6 [--seed 1]
 
 Each case is drawn: two models of transformers score tokens, each in batches of its own size and with its own kernels
 and threads, and one of them may have a fault, or each one. They are of four architectures, and an update has moved
@@ -26,7 +25,6 @@ import torch
 from benchmarks.doctor.case import WRONG, examined, verdict
 from benchmarks.doctor.coverage import coverage
 from benchmarks.doctor.drawn import CLASSES, CLEAN
-from benchmarks.doctor.evidence import evidence, table
 from benchmarks.doctor.page import page
 from benchmarks.doctor.smallest import smallest
 from benchmarks.doctor.times import times
@@ -47,8 +45,7 @@ def main() -> int:
         counts = Counter(verdict(case) for case in cases if case["kind"] == kind)
         print(f"{kind:<12}", ", ".join(f"{count} {name}" for name, count in counts.most_common()))
     if options.out is not None:
-        beside = [*evidence(options.folder, options.seed, options.evidence)], [*_coverage(options.folder, options.seed)]
-        options.out.write_text(page(cases, options.seed, *beside), "utf-8")
+        options.out.write_text(page(cases, options.seed, [*_coverage(options.folder, options.seed)]), "utf-8")
     # A page says itself what was named wrongly.
     return int(options.out is None and any(verdict(case) == WRONG for case in cases))
 
@@ -59,8 +56,6 @@ def _lines(options: argparse.Namespace) -> Iterator[str] | None:
         return times(options.folder)
     if options.smallest:
         return smallest(options.folder)
-    if options.evidence:
-        return table([*evidence(options.folder, options.seed, options.evidence)])
     return _coverage(options.folder, options.seed) if options.coverage else None
 
 
@@ -90,7 +85,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--times", action="store_true", help="tell how long an examination takes, and nothing else")
     parser.add_argument("--smallest", action="store_true", help="find the smallest effects that are no noise")
-    parser.add_argument("--evidence", type=int, default=0, help="examine so many faulty runs with less evidence, too")
     parser.add_argument("--coverage", action="store_true", help="tell how often a legal difference is called a bug")
     parser.add_argument("--out", type=Path, help="write the page, as Markdown, to this file")
     return parser.parse_args()

@@ -7,8 +7,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -33,37 +32,8 @@ _FROM_LOG = {"sampling", "tokens", "positions"}
 """Kinds that a log may name without a simulation."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
-    """A run: what is known of it, and its evidence. log: both sides' values, with routes where `routes` is."""
-
-    known: Mapping[str, Any]
-    log: Path
-    current: Path
-    previous: Path
-    routes: Tensor | None
-
-    def examined(self, evidence: Path | None = None, *, with_previous: bool = True) -> dict[str, Any]:
-        """What the doctor says of its log, or of other evidence of it."""
-        begin = time.perf_counter()
-        report = examine(
-            Request(
-                evidence=(evidence or self.log,),
-                checkpoint=self.current,
-                previous=self.previous if with_previous else None,
-                sampler="hf-eager",
-            )
-        )
-        return {**self.known, "commit": commit(), "seconds": time.perf_counter() - begin} | outcome(report)
-
-
 def examined(folder: Path, seed: int, number: int) -> dict[str, Any]:
     """Draw a case, make its evidence, examine it."""
-    return made(folder, seed, number).examined()
-
-
-def made(folder: Path, seed: int, number: int) -> Made:
-    """Draw a case, and make its evidence."""
     draw = Random(f"{seed} {number}")  # noqa: S311
     kind, architecture = slot(number)
     current = architecture.made(folder / architecture.name)
@@ -78,22 +48,27 @@ def made(folder: Path, seed: int, number: int) -> Made:
     good, bad = _sides(planted, draw, of)
     sampler, trainer = (bad, good) if party == "sampler" else (good, bad)
     prompt = PROMPT if kind in {"positions", "steps"} or draw.random() < 1 / 2 else 1
-    routes = routes_of(current, ids) if kind == ROUTES or draw.random() < 1 / 4 else None
-    path = log(place / "log.jsonl", ids, sampler, trainer, prompt=prompt)
-    if routes is not None:
-        rewrite(path, path, {"routed_experts": routes.tolist()})
-    known = {
+    with_routes = kind == ROUTES or draw.random() < 1 / 4
+    log(place / "log.jsonl", ids, sampler, trainer, prompt=prompt)
+    if with_routes:
+        _add_routes(place / "log.jsonl", routes_of(current, ids))
+    begin = time.perf_counter()
+    report = examine(
+        Request(evidence=(place / "log.jsonl",), checkpoint=current, previous=previous, sampler="hf-eager")
+    )
+    return {
         "number": number,
+        "commit": commit(),
         "kind": kind,
         "model": architecture.name,
-        "truth": list(planted.truth) or ([planted.unlisted] if planted.unlisted else []),
+        "truth": planted.truth or ((planted.unlisted,) if planted.unlisted else ()),
         "value": planted.value,
         "party": party,
         "fraction": fraction,
-        "routes": routes is not None,
+        "routes": with_routes,
         "shape": list(ids.shape),
-    }
-    return Made(known=known, log=path, current=current, previous=previous, routes=routes)
+        "seconds": time.perf_counter() - begin,
+    } | outcome(report)
 
 
 def _sides(planted: Plan, draw: Random, of: Programs) -> tuple[Tensor, Tensor]:
@@ -117,15 +92,11 @@ def _sides(planted: Plan, draw: Random, of: Programs) -> tuple[Tensor, Tensor]:
     return sides[0], sides[1]
 
 
-def rewrite(source: Path, target: Path, columns: Mapping[str, Sequence[Any] | None]) -> Path:
-    """A log with other columns, one value for each sequence; None takes a column out."""
-    records = [json.loads(line) for line in source.read_text().splitlines()]
-    with target.open("w", encoding="utf-8") as file:
-        for number, record in enumerate(records):
-            plain = {name: value for name, value in record.items() if name not in columns}
-            added = {name: values[number] for name, values in columns.items() if values is not None}
-            file.write(json.dumps(plain | added) + "\n")
-    return target
+def _add_routes(path: Path, routes: Tensor) -> None:
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    with path.open("w", encoding="utf-8") as file:
+        for record, of_sequence in zip(records, routes.tolist(), strict=True):
+            file.write(json.dumps({**record, "routed_experts": of_sequence}) + "\n")
 
 
 def commit() -> str:

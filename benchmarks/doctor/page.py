@@ -16,7 +16,6 @@ from scipy.stats import binomtest
 from benchmarks.doctor.case import WRONG, verdict
 from benchmarks.doctor.coverage import DRAWS, HEAD
 from benchmarks.doctor.drawn import CLASSES, CLEAN, TWO, UNLISTED
-from benchmarks.doctor.evidence import table
 from benchmarks.doctor.models import ARCHITECTURES
 from moeparity.inputs.machine import cpu_name
 
@@ -39,14 +38,9 @@ _LEVEL = 0.95
 Cases = Sequence[Mapping[str, Any]]
 
 
-def page(cases: Cases, seed: int, less: Cases, legal: Sequence[str]) -> str:
-    """The page. less: the lines of runs that were examined with less evidence. legal: the rows of the table of
-    coverage.
-    """
-    parts = [*_lines(cases, seed)]
-    if less:
-        parts += ["\n## What each kind of evidence adds\n", _LESS, *table(less)]
-    parts += ["\n## How often a legal difference is called a bug\n", _LEGAL, *HEAD, *legal]
+def page(cases: Cases, seed: int, legal: Sequence[str]) -> str:
+    """The page; `legal` are the rows of the table of coverage."""
+    parts = [*_lines(cases, seed), "\n## How often a legal difference is called a bug\n", _LEGAL, *HEAD, *legal]
     return "\n".join(parts) + "\n"
 
 
@@ -91,9 +85,6 @@ noise is right. Size is the mean difference, as a multiple of that between two e
 """
 
 
-_LESS = """\
-The first runs of the same seed that have a fault which a hypothesis is, examined again with less.
-"""
 _LEGAL = f"""\
 Of each model {DRAWS} batches of 16 x 32 tokens. Six programs of transformers score them, in other batches, with other
 kernels and padding: every two of these make a difference. So does each shipped profile that fits the model and that the

@@ -61,7 +61,7 @@ def streams(passes: Listed[Tokens]) -> list[Stream]:
     every: list[Stream] = []
     for number, tokens in enumerate(passes):
         matched_ids: set[int] = set()
-        for slot, sequence in enumerate(tokens.sequences):
+        for slot, sequence in zip(tokens.slots, tokens.sequences, strict=True):
             fitting = [
                 stream
                 for stream in every

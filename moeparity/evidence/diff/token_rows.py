@@ -51,6 +51,15 @@ class Tokens:
         return tuple(sequence.places[-1] for sequence in self.sequences if sequence.request)
 
     @property
+    def slots(self) -> tuple[int, ...]:
+        """Of each sequence the row of the grid, which another step of the same batch has it in too, also where a row has
+        padding alone; where all are in one row, its number there.
+        """
+        if len(self.grid) < 2 or self.grid[0] == 1:
+            return tuple(range(len(self.sequences)))
+        return tuple(sequence.places[0] // self.grid[1] for sequence in self.sequences)
+
+    @property
     def count(self) -> int:
         """Places of the grid."""
         return torch.Size(self.grid).numel()

@@ -213,3 +213,10 @@ def test_a_step_that_could_be_of_two_sequences_is_of_none() -> None:
     # The second pass's slot says which; the third's does not.
     assert [stream.ids for stream in streams(passes)] == [[1, 2, 4], [1, 2, 5], [0], [0]]
     assert [stream.ids for stream in streams([passes[0], passes[2]])] == [[1, 2], [1, 2], [0], [0]]
+
+
+def test_a_row_that_begins_with_padding_keeps_its_slot() -> None:
+    """Rows 1 and 2 have one length; the first step has no token of row 0 and one of either, the second all three."""
+    first = Tokens((3, 2), (Sequence((7,), (3,)), Sequence((8,), (5,))))
+    second = Tokens((3, 1), (Sequence((5,), (0,)), Sequence((1,), (1,), 1), Sequence((2,), (2,), 1)))
+    assert [stream.ids for stream in streams([first, second])] == [[7, 1], [8, 2], [5]]

@@ -36,7 +36,7 @@ def examined(folder: Path, seed: int, number: int) -> dict[str, Any]:
     """Draw a case, make its evidence, examine it."""
     draw = Random(f"{seed} {number}")  # noqa: S311
     kind, architecture = slot(number)
-    current = architecture.made(folder / architecture.name)
+    current = architecture.checkpoint(folder / architecture.name)
     ids = architecture.ids(draw, *draw.choices(tuple(SIZES), tuple(SIZES.values()))[0])
     fraction, party = draw.choice((0.05, 0.1, 0.2)), draw.choice(("sampler", "trainer"))
     place = folder / f"case-{seed}"

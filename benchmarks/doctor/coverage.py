@@ -74,7 +74,7 @@ HEAD = (
 
 def _differences(folder: Path, of: Architecture, draw: Random) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Each legal difference, by its kind, with the statistics in which it lies outside."""
-    current = of.made(folder / of.name)
+    current = of.checkpoint(folder / of.name)
     ids = of.ids(draw, _SEQUENCES, _LENGTH)
     values = [scored(current, ids, batch, **options) for batch, options in PROGRAMS]
     place = folder / "coverage"

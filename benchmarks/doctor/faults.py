@@ -72,8 +72,8 @@ def with_shared_twice(model: Any) -> None:
 
 def _shared(model: Any) -> list[Any]:
     names = ("shared_expert", "shared_experts")
-    found = [getattr(layer.mlp, name, None) for layer in model.model.layers for name in names]
-    return [shared for shared in found if shared is not None]
+    candidates = [getattr(layer.mlp, name, None) for layer in model.model.layers for name in names]
+    return [shared for shared in candidates if shared is not None]
 
 
 def without_shared_gate(model: Any) -> None:

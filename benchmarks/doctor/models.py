@@ -34,7 +34,7 @@ class Architecture:
     is_softmax: bool = True
     dense: bool = False
 
-    def made(self, folder: Path) -> Path:
+    def checkpoint(self, folder: Path) -> Path:
         """Its checkpoint in a folder, where it is not there."""
         if not folder.exists():
             if self.small:

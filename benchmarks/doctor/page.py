@@ -98,10 +98,10 @@ def _summary(cases: Cases) -> Iterator[str]:
     single = [case for case in listed if case["kind"] != TWO]
     clean = [case for case in cases if case["kind"] == CLEAN]
     unlisted = [case for case in cases if case["kind"] == UNLISTED]
-    seen = [case for case in single if case["size"] > case["legal"]]
+    beyond = [case for case in single if case["size"] > case["legal"]]
     yield f"- Wrong names: {_of(_count(cases, WRONG), len(cases))}."
     yield f"- One fault that a hypothesis is, named right: {_of(sum(map(is_right, single)), len(single))}."
-    yield f"- Of these, where it made more than noise: {_of(sum(map(is_right, seen)), len(seen))}."
+    yield f"- Of these, where it made more than noise: {_of(sum(map(is_right, beyond)), len(beyond))}."
     yield f"- Nothing planted, called noise: {_of(sum(map(is_right, clean)), len(clean))}."
     yield f"- A fault that no hypothesis is, given no name: {_of(sum(map(is_right, unlisted)), len(unlisted))}.\n"
 
@@ -141,7 +141,7 @@ def _of_model(name: str, cases: Cases) -> str:
 def _shown(case: Mapping[str, Any]) -> str:
     planted = " and ".join(case["truth"]) or "nothing"
     value = "" if case["value"] is None else f" ({case['value']:g})"
-    said = verdict(case) if verdict(case) != WRONG else f"{WRONG}: {', '.join(case['named'])}"
+    answer = verdict(case) if verdict(case) != WRONG else f"{WRONG}: {', '.join(case['named'])}"
     size = f"{case['size'] / case['legal']:.1f}" if case["legal"] else "-"
     cells = (
         case["number"],
@@ -150,7 +150,7 @@ def _shown(case: Mapping[str, Any]) -> str:
         case["party"],
         case["tokens"],
         size,
-        said,
+        answer,
         f"{case['first']}, {case['share']:.0%}",
     )
     return f"| {' | '.join(map(str, cells))} |"

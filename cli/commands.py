@@ -26,7 +26,7 @@ from moeparity.cli.forward import forward
 from moeparity.cli.help import CLOSER, EVERYDAY, PROGRAMS, Command, Group
 from moeparity.cli.importing import import_files
 from moeparity.cli.init import init
-from moeparity.cli.kernel import certify, probe
+from moeparity.cli.kernel import certify, plans, probe
 from moeparity.cli.metrics import metrics
 from moeparity.cli.ranks import ranks
 from moeparity.cli.runs import list_runs, show_run
@@ -108,9 +108,8 @@ _SHOW = {"plan": plan, "ops": ops, "engines": engines, "launch": launch, "schema
 _add(app, _EVERYDAY, EVERYDAY)
 _add(app, _PROGRAMS, PROGRAMS)
 _add(app, _CLOSER, CLOSER)
-_group(
-    "kernel", "In which order a function or a kernel adds: `probe`, `certify`.", {"probe": probe, "certify": certify}
-)
+_KERNEL = {"probe": probe, "certify": certify, "plans": plans}
+_group("kernel", "In which order a kernel adds: `probe`, `certify`, `plans`.", _KERNEL)
 _group("runs", "Runs kept with --run: `list` them, or `show` one again.", {"list": list_runs, "show": show_run})
 _group("show", "What is known before a run: plan, ops, engines, launch, schema.", _SHOW)
 

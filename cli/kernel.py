@@ -1,5 +1,5 @@
-"""`moeparity kernel`: finds in which order a black-box callable adds (`probe`), or checks a stated order
-(`certify`).
+"""`moeparity kernel`: finds in which order a black-box callable adds (`probe`), checks a stated order (`certify`), or
+asks cuBLASLt how it plans GEMMs (`plans`).
 """
 
 from __future__ import annotations
@@ -153,6 +153,37 @@ def certify(
         if report is not None:
             files.document(report)
     raise typer.Exit(0 if holds else 1)
+
+
+def plans(
+    target: Annotated[
+        Path, typer.Argument(metavar="RECIPE|CHECKPOINT", help="Whose GEMMs: the recipe's two sides, or one profile's.")
+    ],
+    out: Annotated[Path, typer.Option(help="Write the plans to this file, for a side's `plans:`.")],
+    profile: Annotated[str, typer.Option(help="With a checkpoint: the profile to bind.")] = "hf-eager",
+    rows: Annotated[int, typer.Option(min=1, help="Ask for 1 to so many rows (tokens of a step).")] = 8192,
+    workspace: Annotated[
+        int, typer.Option(min=0, help="MiB beside its result that a GEMM may use; 32 is torch's on Hopper.")
+    ] = 32,
+) -> None:
+    """Ask cuBLASLt on a GPU how it adds up a checkpoint's GEMMs.
+
+    Nothing is computed: its heuristic answers with nine integers. A recipe's side then takes the file: `gpu: h100,
+    plans: FILE` (docs/tensor-cores.md).
+    """
+    from moeparity.bisection.outline import outline_checkpoint, outline_recipe
+    from moeparity.cli.outputs import outputs
+    from moeparity.output.words import printable
+    from moeparity.plan.gemm_shapes import gemm_shapes
+    from moeparity.probe.cublaslt import Library, plans_file
+
+    shapes = gemm_shapes((outline_checkpoint(target, profile) if is_folder(target) else outline_recipe(target)).plans)
+    if not shapes:
+        raise MoeparityError(f"kernel plans: {target} has no 16-bit GEMM without a bias, so there is nothing to ask.")
+    with outputs({"--out": out}) as files:
+        text = plans_file(Library(), shapes, rows, workspace << 20)
+        files.text("--out", lambda: text)
+    print(printable(f"{out}: plans of {len(shapes)} shapes, 1 to {rows} rows."))
 
 
 def _bound(plan: Path, profile: str, address: str) -> tuple[BoundGraph, Node]:

@@ -22,6 +22,7 @@ class Kind(StrEnum):
     fault = "fault"
     map = "map"
     layout = "layout"
+    plans = "plans"
     report = "report"
     sweep = "sweep"
     variance = "variance"

@@ -21,6 +21,7 @@ import torch
 from safetensors.torch import save_file
 
 from benchmarks.gpu.surroundings import machine
+from moeparity.probe.cublaslt import Library
 
 GPU = torch.device("cuda")
 
@@ -182,8 +183,6 @@ def integers(rows: int, k: int, seed: int) -> torch.Tensor:
 
 def gemms() -> dict[str, Any]:
     """`F.linear` in bf16 for each shape and number of rows: the output's first 64 columns, and the plans."""
-    from benchmarks.gpu.plans import Library  # noqa: PLC0415
-
     library, recorded = Library(), {}
     for number, (k, n) in enumerate(SHAPES):
         weight = integers(min(n, 4096), k, 1000 + number)

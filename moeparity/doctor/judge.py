@@ -51,8 +51,8 @@ class Difference:
         since an average that few of them carry has no bounds.
         """
         left_by_x, left_by_y = (self._sums((self.d - z) ** 2) for z in (x, y))
-        both = left_by_x + left_by_y
-        gains = torch.where(both > 0, (left_by_y - left_by_x) / both, 0.0)
+        total = left_by_x + left_by_y
+        gains = torch.where(total > 0, (left_by_y - left_by_x) / total, 0.0)
         by_sequence = token_mean(gains, torch.ones_like(gains), level=LEVEL)
         return self.advantage(x, y).low > 0 or by_sequence.low > 0
 

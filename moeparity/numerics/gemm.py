@@ -14,11 +14,14 @@ import torch
 from moeparity.numerics.additions import of_order
 from moeparity.numerics.blocks import in_blocks
 from moeparity.numerics.dtypes import name_of, torch_dtype
-from moeparity.numerics.gemm_forms import ALL, ONE_ROW, ONEDNN, grain_of, refusal, spans
+from moeparity.numerics.gemm_forms import ALL, BIASED, ONE_ROW, ONEDNN, grain_of, refusal, spans
 from moeparity.numerics.orders import NATIVE, parse, tree
 from moeparity.numerics.rounding import add, linear, rounded, tf32, working
 from moeparity.numerics.summation import sum_axis, sum_tree
 from moeparity.numerics.tensor_core.gemm_orders import TensorCoreOrder, multiplied, tensor_core_order
+from moeparity.numerics.tensor_core.gemm_plans import PlanError
+from moeparity.numerics.tensor_core.planned_order import PlannedOrder, planned_order
+from moeparity.numerics.tensor_core.planned_product import planned_product
 from moeparity.numerics.tensor_core.product import multiply_add
 from moeparity.progress import through
 
@@ -53,23 +56,21 @@ def gemm(
     """`x @ weight.T + bias`: operands rounded to `inputs`, K added up as stated, result rounded to `output`.
 
     x [..., K], weight [N, K], bias [N] -> [..., N]. `native` with one split is `rounding.linear`, which adds the bias
-    in the kernel, on all rows at once or on blocks of `rows` (`blocks.in_blocks`): then no bit depends on M or on other
-    rows. All other forms add the bias once, to the finished sum, in the accumulator's dtype, before the one rounding to
-    `output`.
+    in the kernel, on all rows at once or on blocks of `rows` (`blocks.in_blocks`): then no bit depends on other rows.
+    All other forms add the bias once, to the finished sum, in the accumulator's dtype, then rounded to `output`.
 
     order: an order over the K products of each output element. The accumulator is fp32 (fp64 if `inputs` or `output`
     is) and every step elementwise, so no bit depends on M, N or other rows. A product is rounded to the accumulator's
     dtype (exact for fp16, and for bf16 except in underflow and overflow), unless the order contracts it with `fma`. The
-    accumulator starts as its first product; one that starts from zero is `sequential(zero)`. `tensor_core(h100)` and
-    kin add as that GPU's tensor cores do (`tensor_core.gemm_orders`); fp64, and fp32 unless it is rounded to TF32
-    (`in_tf32`), is left to torch's kernel.
+    accumulator starts as its first product, or from zero (`sequential(zero)`). `tensor_core(h100)` adds as that GPU's
+    tensor cores do (gemm_orders.py), `cublaslt(...)` as the plan for M, N, K says (planned_order.py); fp64, and fp32
+    unless it is rounded to TF32 (`in_tf32`), is torch's kernel.
 
     splits: above 1 it is split-K: each of `gemm_forms.spans` of K, on tensor cores whole multiples of 64, is a GEMM on
-    operands copied to memory of their own, by torch's kernel or in `order`, with its result rounded to `partials`. The
-    parts are added in `splits_order`, every addition rounded to `partials`, as cuBLASLt does
-    (cublasLtReductionScheme_t).
+    operands copied to memory of their own, by torch's kernel or in `order`, its result rounded to `partials`. The parts
+    are added in `splits_order`, every addition rounded to `partials`.
 
-    Raises FormError with the reason of `gemm_forms.refusal`, if there is one, and blocks.PlaceError.
+    Raises FormError with the reason of `gemm_forms.refusal`, and blocks.PlaceError.
     """
     if in_tf32:
         x, weight = tf32(rounded(x, inputs)), tf32(rounded(weight, inputs))
@@ -78,7 +79,9 @@ def gemm(
     if splits > 1:
         form = {"inputs": inputs, "output": partials, "order": order, "rows": rows, "in_tf32": in_tf32}
         total = _split(x, weight, spans(weight.shape[-1], splits, grain_of(order)), splits_order, **form)
-    elif core is not None and format_ is not None:
+    elif isinstance(core, PlannedOrder) and format_ is not None:
+        total = _planned(rounded(x, inputs), rounded(weight, inputs), bias, core, format_, output)
+    elif isinstance(core, TensorCoreOrder) and format_ is not None:
         total = _on_tensor_core(rounded(x, inputs), rounded(weight, inputs), core, format_)
     elif core is not None or order == NATIVE or (order == ONEDNN and x.numel() > x.shape[-1]):
         return _native(x, weight, bias, inputs=inputs, output=output, rows=rows)
@@ -90,13 +93,13 @@ def gemm(
 
 def _on_core(
     k: int, order: str, splits: int, splits_order: str, inputs: torch.dtype, in_tf32: bool
-) -> tuple[TensorCoreOrder | None, str | None]:
+) -> tuple[TensorCoreOrder | PlannedOrder | None, str | None]:
     """The order of tensor cores, and the format of what they multiply. Raises FormError if K does not fit the form."""
     name = name_of(inputs) or str(inputs)
     fault = refusal(k, order, splits, splits_order, name, tf32=in_tf32)
     if fault is not None:
         raise FormError(*fault)
-    return tensor_core_order(order), multiplied(name, tf32=in_tf32)
+    return tensor_core_order(order) or planned_order(order), multiplied(name, tf32=in_tf32)
 
 
 def _native(
@@ -137,6 +140,26 @@ def _on_tensor_core(x: torch.Tensor, weight: torch.Tensor, order: TensorCoreOrde
     chains = (multiply_add(instruction, rows[:, part], weight[:, part].t()) for part in order.parts(x.shape[-1]))
     total = reduce(torch.add, chains)
     return total.view(*x.shape[:-1], len(weight))
+
+
+def _planned(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    order: PlannedOrder,
+    format_: str,
+    output: torch.dtype,
+) -> torch.Tensor:
+    """x [..., K], weight [N, K] -> fp32 [..., N], by the plan for the number of rows."""
+    if bias is not None:
+        raise FormError("order", BIASED)
+    rows, (n, k) = x.reshape(-1, x.shape[-1]), weight.shape
+    try:
+        plan = order.plan(len(rows), (n, k, format_, name_of(output) or str(output)))
+    except PlanError as error:
+        raise FormError("order", str(error)) from None
+    total = planned_product(order.instruction(format_), rows, weight, plan, output)
+    return total.view(*x.shape[:-1], n)
 
 
 def _cut(x: torch.Tensor, span: slice) -> torch.Tensor:

@@ -6,12 +6,16 @@ from math import ceil
 
 from moeparity.numerics.orders import NATIVE, Order, OrderError, parse
 from moeparity.numerics.tensor_core.gemm_orders import GRAIN, misfit, multiplied, tensor_core_order
+from moeparity.numerics.tensor_core.planned_order import planned_order
 
 ALL = "all"
 """The value of `rows` for torch's kernel on all rows at once."""
 
 ONEDNN = "onednn"
 """The value of `order` for oneDNN called by itself: torch's kernel for two rows and more, of one row `ONE_ROW`."""
+
+BIASED = "plans are of GEMMs without a bias, and cuBLASLt may plan others otherwise. Set tensor_core(GPU) here."
+"""Why a GEMM with a bias has no order of plans."""
 
 ONE_ROW = "blocks(8, vector=2, back, fma) | sequential"
 """How oneDNN adds up the inputs of a single row of bf16, on a CPU with AVX-512 that has no instruction for bf16. torch
@@ -39,9 +43,9 @@ def grain_of(order: str) -> int:
 
 def sees_rows(order: str, inputs: str, *, tf32: bool) -> bool:
     """Whether a row's bits may depend on other rows, if all are computed at once: torch's own kernels choose by their
-    number, also where they take the place of CUDA cores.
+    number, also where they take the place of CUDA cores, and so do plans.
     """
-    if order in (NATIVE, ONEDNN):
+    if order in (NATIVE, ONEDNN) or planned_order(order) is not None:
         return True
     return tensor_core_order(order) is not None and multiplied(inputs, tf32=tf32) is None
 
@@ -57,6 +61,8 @@ def refusal(
     reason = None if core is None else misfit(core, k, inputs, tf32=tf32)
     if reason is not None:
         return "order", reason
+    if planned_order(order) is not None:
+        return None if splits == 1 else ("splits", f"the plans say into how many parts K is cut. Leave {splits} out.")
     if (core is not None or order in (NATIVE, ONEDNN)) and splits == 1:
         return None
     reason = _splits_fault(k, splits, grain_of(order))
@@ -76,6 +82,14 @@ def refusal(
     if reason is None and parse(splits_order).fma:
         reason = f"{splits_order}: fma contracts products, and splits are sums already. Write it without fma."
     return None if reason is None else ("splits_order", reason)
+
+
+def unplanned(n: int, k: int, order: str, inputs: str, output: str, *, tf32: bool, biased: bool) -> str | None:
+    """Why an order of plans holds no GEMM of N and K, whatever its rows; None if it may, and for other orders."""
+    planned, format_ = planned_order(order), multiplied(inputs, tf32=tf32)
+    if planned is None or format_ is None:
+        return None
+    return BIASED if biased else planned.missing((n, k, format_, output))
 
 
 def _splits_fault(k: int, splits: int, grain: int) -> str | None:

@@ -118,11 +118,12 @@ def _in_any_place(function: Unary, x: torch.Tensor) -> torch.Tensor:
 class JoinedGemm:
     """A GEMM of several steps, with everything on which its kernel's choice depends besides the number of rows.
 
-    alone: computes a step's own rows. blocks: computes blocks of rows. key: the dtypes and forms of both.
+    alone: computes a step's own rows. blocks: computes blocks of rows (None: every step is computed by itself). key:
+    the dtypes and forms of both.
     """
 
     alone: Kernel
-    blocks: Kernel
+    blocks: Kernel | None
     weight: torch.Tensor
     bias: torch.Tensor | None
     key: Hashable
@@ -148,9 +149,12 @@ class JoinedGemm:
         """The size of blocks in which a row has the bits that it has among `rows` rows; None if no such size is
         known.
         """
+        if self.blocks is None:
+            return None
         return next((size for size in BLOCKS if rows <= size and self._alike(rows, size, like)), None)
 
     def _in_blocks(self, x: torch.Tensor, block: int) -> torch.Tensor:
+        assert self.blocks is not None
         starts = range(0, x.shape[0], block)
         results = [self.blocks(filled(x[start : start + block], block), self.weight, self.bias) for start in starts]
         return torch.cat(results)[: x.shape[0]]
@@ -165,6 +169,7 @@ class JoinedGemm:
 
     def _gives_one_row(self, rows: int, block: int, like: torch.Tensor, seed: int) -> bool:
         """Whether one row, put into all places of a step and of a block, has the same bits everywhere."""
+        assert self.blocks is not None
         row, weight, bias = _cancelling(like, self.weight, self.bias, seed)
         few = self.alone(row.expand(rows, -1).contiguous(), weight, bias)
         many = self.blocks(row.expand(block, -1).contiguous(), weight, bias)

@@ -9,6 +9,7 @@ from typing import Any
 from moeparity.numerics.collectives.declaration import Evidence
 from moeparity.numerics.gemm_forms import ALL
 from moeparity.numerics.orders import NATIVE, parse
+from moeparity.numerics.tensor_core.gemm_orders import USUAL, misfit, tensor_core_order
 from moeparity.ops.attention_forms import (
     EAGER,
     FIRST,
@@ -76,6 +77,8 @@ def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | N
 
 def refuses_orders(values: Mapping[str, Value]) -> tuple[str, str] | None:
     """Refuses orders of a fixed number of leaves: the number of keys, tiles and runs changes with the tokens."""
+    if values.get("order", NATIVE) != NATIVE:
+        return _refuses_on_gpu(values)
     if values.get("sink") == START and values["exponential"] not in {"exp", U20, LIBM}:
         reason = "a sink is one of the scaled scores, and so is a maximum that starts from it."
         return "sink", f"{reason} Set `exponential: exp`, or another `sink`."
@@ -96,6 +99,25 @@ def refuses_orders(values: Mapping[str, Value]) -> tuple[str, str] | None:
         if order.fma and name in {"denominator", "row_sum"}:
             return name, f"{text}: fma contracts products, and exponentials are none. Write it without fma."
     return None
+
+
+def _refuses_on_gpu(values: Mapping[str, Value]) -> tuple[str, str] | None:
+    """Refuses what FlashAttention 2's forward does not do."""
+    order, dtype = tensor_core_order(str(values["order"])), str(values["probabilities"])
+    assert order is not None
+    if order.promote:
+        return "order", f"{order} begins chains anew, which attention does not. Leave `promote` out."
+    if "sink" in values:
+        return (
+            "order",
+            "FlashAttention 2 has no sinks, and other kernels are not modelled on a GPU. Set `native` here.",
+        )
+    if dtype not in ("bf16", "fp16"):
+        return "order", f"probabilities are {dtype}, and FlashAttention 2 multiplies 16-bit numbers. Set `native` here."
+    if values["kv_block"] == L2:
+        return "kv_block", "tiles that fit a cache are those of kernels for CPUs. Set a number."
+    reason = misfit(order, 0, dtype, tf32=False)
+    return None if reason is None else ("order", reason)
 
 
 def sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
@@ -119,6 +141,20 @@ def _copies_history(values: Mapping[str, Value]) -> bool:
     return values.get("kv_layout", "cached") == "cached"
 
 
+_ORDER = Attribute(
+    name="order",
+    kind="order",
+    default=NATIVE,
+    values=(NATIVE, *USUAL),
+    tensor_cores=True,
+    redrawn=False,
+    sources=dict.fromkeys(USUAL, Evidence("read", "FlashAttention 0251105, flash_fwd_kernel.h and softmax.h")),
+    when=_FLASH,
+    says="in which order an online softmax adds: as the choices below say, with torch's products; or as FlashAttention "
+    "2's forward does on that GPU: both products on tensor cores, a tile's onto the rescaled output, ex2.approx of "
+    "fma(score, c, -(max * c)), the sum of exponentials in four threads for each row, which are joined at the end, and "
+    "rcp.approx of it. An A100 was said to give these bits (read); that FlashAttention 3 and an H100 do is inferred",
+)
 ATTENTION = Op(
     name="attention",
     says="Causal grouped-query attention: q [B, H, T, D], k and v [B, G, T, D] as a cache gives them, mask [B, T] "
@@ -146,6 +182,7 @@ ATTENTION = Op(
         *SCALE,
     ),
     attributes=(
+        _ORDER,
         *FORMS,
         own_keys(
             "a step reads the keys and values of its own tokens from the cache, as those of earlier ones (vLLM, SGLang "

@@ -33,6 +33,7 @@ TILES, SEEN, KEYS = "tiles", "seen", "keys"
 _EAGER = {"implementation": (EAGER,)}
 _WRITTEN = {**_EAGER, "softmax": ("divide", "reciprocal")}
 _FLASH = {"implementation": (FLASH,)}
+_TORCH = {**_FLASH, "order": (NATIVE, None)}
 _SPLIT = {**_FLASH, "splits": (ABOVE_1, FIXED, SHARED)}
 _EVENLY = {**_FLASH, "splits": (ABOVE_1,)}
 _FLASH_SOURCE = Evidence("read", "FlashAttention 0251105, flash_fwd_kernel.h and softmax.h")
@@ -90,20 +91,20 @@ FORMS = (
         default=SCORES,
         values=(SCORES, QUERY),
         sources={SCORES: _FLASH_SOURCE, QUERY: _CPU_SOURCE},
-        when=_FLASH,
+        when=_TORCH,
         says="the softmax scale multiplies q @ k.T, in the exponent where `exponential` folds it in; or each query, in "
         "fp32, before that product (vLLM's kernels for CPUs without AMX)",
     ),
     sum_order(
         "scores_order",
         "in which order the products of a query and a key are added, in fp32: torch's own GEMM, or one written out",
-        when=_FLASH,
+        when=_TORCH,
     ),
     sum_order(
         "values_order",
         "in which order a tile's exponentials times v are added, in fp32: torch's own GEMM, whose result is added to "
         "what came before; or one written out, which starts from what came before",
-        when=_FLASH,
+        when=_TORCH,
     ),
     Attribute(
         name="kv_block",
@@ -152,7 +153,7 @@ FORMS = (
         default="exp2_fma",
         values=("exp2_fma", "exp2", "exp", U20, LIBM),
         sources={"exp2_fma": _FLASH_SOURCE, U20: _CPU_SOURCE, LIBM: _CPU_MLA},
-        when=_FLASH,
+        when=_TORCH,
         says="with c = scale * log2(e): exp2 of fma(score, c, -(max * c)), or of the difference of two rounded "
         "products, also where what came before is rescaled (vLLM 0.33.0, triton_prefill_attention.py), or "
         "exp(score * scale - max); each rounded correctly, which a GPU's ex2.approx is not. Or that by torch's exp_u20 "
@@ -164,7 +165,7 @@ FORMS = (
         kind="form",
         default=0,
         least=0,
-        when=_FLASH,
+        when=_TORCH,
         says="the maximum is raised, and what came before rescaled, where the highest exponent of a tile lies above it "
         "by more than this, in the units of `exponential`; what does not reach that leaves exponentials above 1",
     ),
@@ -174,16 +175,16 @@ FORMS = (
         default="none",
         values=("none", "sum"),
         sources={"sum": _CPU_SOURCE},
-        when=_FLASH,
+        when=_TORCH,
         says="the sum of exponentials so far, rescaled, is rounded before a tile's is added to it, or contracted with "
         "that addition into one fma",
     ),
     sum_order(
         "row_sum",
         "in which order a tile's exponentials are added, before they are rounded; what came before is scaled, then "
-        "that sum is added to it. FlashAttention's four threads of a row each carry a sum of their own over all tiles, "
-        "which no order here is",
-        when=_FLASH,
+        "that sum is added to it. FlashAttention's four threads of a row each carry a sum of their own over all tiles "
+        "(`order`)",
+        when=_TORCH,
     ),
     Attribute(
         name="normalize",
@@ -191,7 +192,7 @@ FORMS = (
         default="reciprocal",
         values=("reciprocal", FIRST, "divide"),
         sources={"reciprocal": _FLASH_SOURCE, FIRST: _CPU_MLA},
-        when=_FLASH,
+        when=_TORCH,
         says="the output times 1 / sum, as FlashAttention 2 and 3 do, or divided by the sum, as Triton kernels do; or "
         "exponentials by their sum before they meet v, in runs of one tile",
     ),

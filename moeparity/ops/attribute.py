@@ -103,7 +103,7 @@ class Attribute:
     def expected(self) -> str:
         """The allowed values, as an error message lists them."""
         more = ["a number"] * self.number + [f"an order such as `{EXAMPLE_ORDER}`"] * self.order
-        more += ["tensor_core(GPU)"] * self.tensor_cores
+        more += ["tensor_core(GPU)"] * self.tensor_cores + ["cublaslt(GPU: PLANS)"] * (self.tensor_cores and self.order)
         more += [] if self.least is None else [f"a whole number from {self.least}"]
         return ", ".join((*self.values, *more))
 

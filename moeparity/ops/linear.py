@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from moeparity.numerics import gemm_forms
 from moeparity.numerics.collectives.declaration import Evidence
-from moeparity.numerics.gemm_forms import ALL, ONE_ROW, ONEDNN, refusal
+from moeparity.numerics.gemm_forms import ALL, ONE_ROW, ONEDNN, refusal, unplanned
 from moeparity.numerics.orders import NATIVE
 from moeparity.numerics.tensor_core.gemm_orders import USUAL
 from moeparity.ops.attribute import ABOVE_1, Attribute, Value, site, sum_order
@@ -52,7 +52,8 @@ ORDER = replace(
         "whose bits depend on neither M nor N (and which takes far longer than the kernel); `tensor_core(h100)`: as "
         "the tensor cores of that GPU add them, one chain over K, or with `promote=128` one for each 128. Their "
         "operands are bf16, fp16 or TF32: fp32 without TF32 is left to torch's kernel, which takes the place of CUDA "
-        f"cores ({_RECORDED})",
+        f"cores ({_RECORDED}); `cublaslt(...)`: as cuBLASLt plans it for N, K and the number of rows, which a side's "
+        "`plans:` sets",
         tensor_cores=True,
     ),
     sources=dict.fromkeys(USUAL, Evidence("read", _RECORDED)),
@@ -112,7 +113,8 @@ def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | N
     """Refuses pieces that do not divide inputs or heads (ranks may share one head), and forms that do not fit K."""
     rowwise = shapes["partials"][0] > 1
     k = shapes["weight"][1] // (cut(values) if rowwise else 1)
-    return _refuses_pieces(shapes, values, rowwise=rowwise) or refuses_form(k, values, str(values["inputs"]))
+    refusal = _refuses_pieces(shapes, values, rowwise=rowwise) or refuses_form(k, values, str(values["inputs"]))
+    return refusal or _refuses_unplanned(shapes, values)
 
 
 def refuses_form(k: int, values: Mapping[str, Value], inputs: str) -> tuple[str, str] | None:
@@ -136,7 +138,18 @@ def _sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
 
 
 def _refuses_whole(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
-    return refuses_form(shapes["weight"][1], values, str(values["inputs"]))
+    return refuses_form(shapes["weight"][1], values, str(values["inputs"])) or _refuses_unplanned(shapes, values)
+
+
+def _refuses_unplanned(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
+    """Refuses plans without the GEMM of a node in one piece; those of its pieces are looked up as they are computed."""
+    if "output" not in values or int(values.get("tensor", 1)) * int(values.get("blocks", 1)) > 1:
+        return None
+    order, inputs, output = (str(values[name]) for name in ("order", "inputs", "output"))
+    n, k = shapes["weight"]
+    tf32 = values.get("tf32") == "yes"
+    reason = unplanned(n, k, order, inputs, output, tf32=tf32, biased="bias" in shapes)
+    return None if reason is None else ("order", reason)
 
 
 def _refuses_pieces(shapes: Shapes, values: Mapping[str, Value], *, rowwise: bool) -> tuple[str, str] | None:

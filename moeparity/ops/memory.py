@@ -11,6 +11,7 @@ from typing import Any
 
 from moeparity.numerics.orders import NATIVE
 from moeparity.numerics.tensor_core.gemm_orders import tensor_core_order
+from moeparity.numerics.tensor_core.planned_order import planned_order
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Shapes by name, as the kernel takes the weights: those of experts with the experts' axis first."""
@@ -77,7 +78,8 @@ def on_tensor_cores(call: Call, order: str, rows: int, columns: int, tokens: int
     """Bytes of a GEMM with a weight [rows, columns] if the choice `order` has it on tensor cores: operands as fp64 with
     their exponents, and the fp32 result four times over; 0 in other orders.
     """
-    if tensor_core_order(str(call.active.get(order, NATIVE))) is None:
+    written = str(call.active.get(order, NATIVE))
+    if tensor_core_order(written) is None and planned_order(written) is None:
         return 0
     return 10 * columns * (rows + tokens) + 16 * rows * tokens
 

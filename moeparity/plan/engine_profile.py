@@ -12,6 +12,7 @@ from typing import Final
 from moeparity.errors import SpecError, Where, did_you_mean, listed, shown
 from moeparity.numerics import orders
 from moeparity.numerics.tensor_core.gemm_orders import tensor_core_order
+from moeparity.numerics.tensor_core.planned_order import planned_order
 from moeparity.ops.attribute import EDGE, STORED, Attribute, Value
 from moeparity.ops.declaration import Op
 from moeparity.ops.placement import ENDS, STAGE
@@ -163,13 +164,24 @@ def check_value(op: Op, attribute: str, value: Value, where: Where) -> tuple[Att
         return choice, value
     says = f"{where}: {op.name}:{attribute} is {shown(value)}; expected one of {choice.expected}."
     words = [*choice.values, *(orders.FORMS if choice.order else ())]
-    if choice.order and isinstance(value, str) and (value in words or not value.isidentifier()):
+    if (
+        (choice.order or choice.tensor_cores)
+        and isinstance(value, str)
+        and (value in words or not value.isidentifier())
+    ):
         try:
-            core = tensor_core_order(value) if choice.tensor_cores else None
-            return choice, str(orders.parse(value) if core is None else core)
+            return choice, _order(choice, value)
         except orders.OrderError as error:
             raise SpecError(f"{says} {error}") from None
     raise SpecError(f"{says}{did_you_mean(str(value), words)}")
+
+
+def _order(choice: Attribute, text: str) -> str:
+    """The canonical spelling of an order. Raises OrderError."""
+    core = tensor_core_order(text) if choice.tensor_cores else None
+    if core is None and not choice.order:
+        raise orders.OrderError(f"{text!r} is none of tensor cores.")
+    return str(core or (planned_order(text) if choice.tensor_cores else None) or orders.parse(text))
 
 
 def edge_of(name: str) -> tuple[str, str] | None:

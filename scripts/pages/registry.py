@@ -105,6 +105,12 @@ MEASURED = {
         write=benchmarks.gpu_page,
         measured=True,
     ),
+    "tensor-cores": Page(
+        path="docs/generated/tensor-cores.md",
+        takes="three minutes",
+        write=put_out("benchmarks.gpus_compared"),
+        measured=True,
+    ),
     "launch-pairs": Page(
         path="docs/generated/launch-pairs.md",
         takes="a quarter of an hour",

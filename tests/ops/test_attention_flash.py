@@ -163,8 +163,11 @@ def test_every_form_has_other_bits() -> None:
     def run(**choices: Any) -> Tensor:
         at = PLAIN | {"kv_block": 8, "probabilities": "fp32"} | choices
         dtypes_of = at | {site: DTYPES[at[site]] for site in SITES}
+        # Tensor cores multiply 16-bit numbers.
+        step = BF16 if "order" in choices else FP32
         w = {"sinks": torch.randn(4, generator=torch.Generator().manual_seed(1))} if "sink" in choices else {}
-        return attention(q, k, v.transpose(1, 2), mask, w=w, p={"window": None}, at=dtypes_of)
+        of_step = (q.to(step), k.to(step), v.transpose(1, 2).to(step))
+        return attention(*of_step, mask, w=w, p={"window": None}, at=dtypes_of)
 
     end, start = {"sink": "end", "exponential": "exp"}, {"sink": "start", "exponential": "exp"}
     two, keys = {"splits": 2}, {"splits": 2, "split_by": "keys", "q_block": 8, "split_unit": 1}
@@ -183,6 +186,10 @@ def test_every_form_has_other_bits() -> None:
         ({}, {"scale_on": "query"}),
         ({}, {"scores_order": "reverse"}),
         ({}, {"values_order": "reverse"}),
+        (
+            {"order": "tensor_core(a100)", "probabilities": "bf16"},
+            {"order": "tensor_core(h100)", "probabilities": "bf16"},
+        ),
         ({}, {"rescale_above": 1}),
         ({}, {"contraction": "sum"}),
         ({}, {"row_sum": "reverse"}),

@@ -69,6 +69,8 @@ BACKGROUND: dict[str, dict[str, Value]] = {
         "output": "fp32",
     },
     **{f"{op}:allocated": {"scores": "fp32", "probabilities": "fp32", "output": "fp32"} for op in ATTENDS},
+    # Probabilities stay bf16, as tensor cores take them.
+    "attention:order": {"output": "fp32"},
     "attention:kv_layout": {"scores": "fp32", "probabilities": "fp32", "output": "fp32"},
     # One bit of a probability, or of a sum of them, shows in few bf16 elements.
     **{

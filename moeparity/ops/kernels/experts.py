@@ -19,7 +19,7 @@ from moeparity.numerics.rounding import add, product, rounded, stored, tf32, wid
 from moeparity.ops.experts import ACTIVATION, CLAMPED, EPILOGUE, INPUT
 from moeparity.ops.kernels.expert_groups import all_groups, groups_of_steps
 from moeparity.ops.kernels.exponentials import CUDA_FAST, sigmoid, silu
-from moeparity.ops.kernels.linear import gemm_of
+from moeparity.ops.kernels.linear import gemm_of, in_blocks
 from moeparity.ops.kernels.pieces import each, gathered, stacked
 from moeparity.ops.kernels.placement import parts
 from moeparity.ops.linear import COLUMN
@@ -156,7 +156,9 @@ def _joined(gemm: Callable[..., torch.Tensor], at: Settings, sizes: Sequence[int
             return gemm(x, weight, None, inputs=inputs, output=output)
 
         key = ("loop", inputs, output, *at.items())
-        return JoinedGemm(alone=alone, blocks=alone, weight=weight, bias=None, key=key).in_steps(x, sizes)
+        return JoinedGemm(alone=alone, blocks=in_blocks(at, alone), weight=weight, bias=None, key=key).in_steps(
+            x, sizes
+        )
 
     return project
 

@@ -14,15 +14,20 @@ from typing import Any
 
 import torch
 
+from moeparity.errors import listed
 from moeparity.numerics import cpu, cuda, gemm
+from moeparity.numerics.dtypes import name_of
 from moeparity.numerics.fma import fma
 from moeparity.numerics.orders import NATIVE, parse
 from moeparity.numerics.rounding import product, rounded, tf32, working
 from moeparity.numerics.summation import sum_axis
+from moeparity.numerics.tensor_core.gemm_orders import tensor_core_order
 from moeparity.ops.attention import END, RESCALE, START
 from moeparity.ops.attention_forms import FIRST, L2, LIBM, LIBM_FMA, MACHINE, QUERY, SHARED, U20
+from moeparity.ops.attribute import RefusedError
 from moeparity.ops.kernels.exponentials import exp, exp2, log, row_sum
-from moeparity.ops.kernels.key_tiles import Room, cuts
+from moeparity.ops.kernels.flash_on_gpu import attend_on_gpu
+from moeparity.ops.kernels.key_tiles import Room, Tile, cuts
 
 LOG2E = math.log2(math.e)
 
@@ -58,23 +63,13 @@ class _Run:
     lse: torch.Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """Some keys [B, H, S, D] and values [B, H, S, V], and which of them each query sees, [B or 1, 1, T, S]."""
-
-    k: torch.Tensor
-    v: torch.Tensor
-    visible: torch.Tensor
-
-
 def flash(heads: Heads, visible: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
     """Attention [B, H, T, V] in `output`; scores, sums and outputs are in fp32, in fp64 if an operand or a site is.
 
     The queries are the last T of S keys; visible [B or 1, 1, T, S]. A query that sees no key gets zeros. A tile of
     which a query sees nothing changes nothing, so none is skipped. A head's sink is part of the sum of the first run.
-    Not modelled: the order of tensor cores within a tile, and that they add a tile onto the rescaled output inside the
-    GEMM; that each of the four threads of a row keeps its own sum of exponentials over tiles and these are joined at
-    the end (here each tile's sum is added to the sum so far). Otherwise it imitates FlashAttention 0251105 (read;
+    With `order: native` a tile is added to the rescaled output as torch's GEMM gives it, and its sum of exponentials to
+    the sum so far; else `flash_on_gpu` computes a run as a GPU does. It imitates FlashAttention 0251105 (read;
     softmax.h: a maximum of -inf is taken as 0, the sum is of exponentials before their rounding), and vLLM 0.33.0,
     csrc/cpu/cpu_attn_impl.hpp (read).
     """
@@ -108,10 +103,22 @@ def operands(heads: Heads, at: Mapping[str, Any]) -> Heads:
     already scaled if it asks for that, with a scale of 1 for the scores.
     """
     step = working(heads.q.dtype, heads.k.dtype, heads.v.dtype, at["probabilities"], at["output"])
+    _refuse_on_gpu(heads, at)
     q, k, v = (x.to(step) for x in (heads.q, heads.k, heads.v))
-    if at["scale_on"] == QUERY:
+    if at.get("scale_on") == QUERY:
         q, heads = q * torch.tensor(heads.scale, dtype=step, device=q.device), replace(heads, scale=1.0)
     return replace(heads, q=_operand(q, at), k=_operand(k, at), v=_operand(v, at))
+
+
+def _refuse_on_gpu(heads: Heads, at: Mapping[str, Any]) -> None:
+    """Raises RefusedError for operands that a GPU's kernel does not take."""
+    dtypes = {heads.q.dtype, heads.k.dtype, heads.v.dtype}
+    if at.get("order", NATIVE) != NATIVE and dtypes != {at["probabilities"]}:
+        names = listed(sorted(str(name_of(dtype)) for dtype in dtypes))
+        reason = (
+            f"queries, keys and values are {names}, and FlashAttention 2 takes one 16-bit dtype. Set `native` here."
+        )
+        raise RefusedError("order", reason)
 
 
 def _operand(x: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
@@ -120,14 +127,17 @@ def _operand(x: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
 
 def attend(heads: Heads, tiles: Sequence[Tile], at: Mapping[str, Any]) -> _Run:
     """The attention to the keys of some tiles, in the dtype of the operands."""
-    q = heads.q
+    q, core = heads.q, tensor_core_order(str(at.get("order", NATIVE)))
+    walked = tiles if at["kv_order"] == "ascending" else tiles[::-1]
+    if core is not None:
+        return _Run(*attend_on_gpu(q, walked, heads.scale, core, at["probabilities"]))
     formula = _FORMULAS[at["exponential"]](heads.scale, q.dtype, q.device)
     highest = torch.full((*q.shape[:3], 1), -math.inf, dtype=q.dtype, device=q.device)
     total, sink = torch.zeros_like(highest), at.get("sink") if heads.sinks is not None else None
     if heads.sinks is not None and sink == START:
         highest, total = heads.sinks.to(q.dtype).expand_as(highest), torch.ones_like(highest)
     out = torch.zeros(*q.shape[:3], heads.v.shape[-1], dtype=q.dtype, device=q.device)
-    for tile in tiles if at["kv_order"] == "ascending" else reversed(tiles):
+    for tile in walked:
         scores = _product(q, tile.k.transpose(2, 3), at["scores_order"]).masked_fill(~tile.visible, -math.inf)
         scores = formula.scaled(scores)
         before, highest = highest, _raised(highest, scores.amax(-1, keepdim=True), formula, at)

@@ -15,8 +15,8 @@ import torch
 from moeparity.numerics.blocks import filled, try_places
 from moeparity.numerics.rounding import stored
 from moeparity.ops.attention_forms import FIXED
-from moeparity.ops.kernels.flash import Heads, Tile, attend, merged_runs, operands
-from moeparity.ops.kernels.key_tiles import Cut, cuts
+from moeparity.ops.kernels.flash import Heads, attend, merged_runs, operands
+from moeparity.ops.kernels.key_tiles import Cut, Tile, cuts
 from moeparity.ops.kernels.linear import places_tried
 
 Tiles = dict[int, tuple[torch.Tensor, torch.Tensor]]
@@ -103,6 +103,6 @@ def _try(block: Heads, runs: Sequence[Sequence[Tile]], at: Mapping[str, Any]) ->
     """Try one query in every place of a block, on the first tile, which it sees in full."""
     tile = next(tile for run in runs for tile in run)
     open_tile = replace(tile, visible=torch.ones_like(tile.visible))
-    names = ("exponential", "scores_order", "values_order", "row_sum", "probabilities")
-    key = ("flash", tile.k.shape, tile.v.shape, *(at[name] for name in names))
+    names = ("order", "exponential", "scores_order", "values_order", "row_sum", "probabilities")
+    key = ("flash", tile.k.shape, tile.v.shape, *(at.get(name) for name in names))
     try_places(block.q, lambda q: attend(replace(block, q=q, sinks=None), [open_tile], at).out, key)

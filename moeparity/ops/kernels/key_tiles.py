@@ -1,10 +1,12 @@
-"""How split-KV cuts the keys of a sequence into runs of tiles, and for which queries; needs no torch."""
+"""Tiles of keys: how split-KV cuts the keys of a sequence into runs of them, and for which queries."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from moeparity.numerics.gemm_forms import spans
 from moeparity.ops.attention_forms import FIXED, L2, SEEN, SHARED, TILES
@@ -13,6 +15,15 @@ _QUERIES, _KEYS = 8, 32
 """vLLM's kernels for CPUs without AMX compute so many queries at once, and keys in groups of so many."""
 _MOST = 128 * _QUERIES
 _FP32 = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Some keys [B, H, S, D] and values [B, H, S, V], and which of them each query sees, [B or 1, 1, T, S]."""
+
+    k: torch.Tensor
+    v: torch.Tensor
+    visible: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)

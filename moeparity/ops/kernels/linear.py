@@ -15,6 +15,7 @@ from moeparity.numerics.gemm import FormError, gemm
 from moeparity.numerics.gemm_forms import ALL
 from moeparity.numerics.joined_steps import JoinedGemm, Steps
 from moeparity.numerics.orders import NATIVE
+from moeparity.numerics.tensor_core.planned_order import planned_order
 from moeparity.ops.attribute import RefusedError
 from moeparity.ops.kernels import placement
 from moeparity.ops.kernels.placement import Gemm
@@ -75,10 +76,15 @@ def _product(at: Mapping[str, Any], output: str, steps: Steps | None) -> Gemm:
     def in_steps(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         rows = x.reshape(-1, x.shape[-1])[steps.places]
         key = ("gemm", output, *at.items())
-        product = JoinedGemm(alone=kernel, blocks=kernel, weight=weight, bias=bias, key=key)
+        product = JoinedGemm(alone=kernel, blocks=in_blocks(at, kernel), weight=weight, bias=bias, key=key)
         return product.in_steps(rows, steps.sizes)[steps.back].view(*x.shape[:-1], -1)
 
     return in_steps
+
+
+def in_blocks(at: Mapping[str, Any], kernel: Gemm) -> Gemm | None:
+    """The GEMM of a node's blocks of rows, in place of each step's own; None where plans of the steps' rows differ."""
+    return None if planned_order(str(at.get("order", NATIVE))) is not None else kernel
 
 
 @contextmanager
@@ -99,17 +105,18 @@ def refused_as(attribute: str) -> Iterator[None]:
         raise RefusedError(attribute, error.reason) from None
 
 
-def gemm_of(at: Mapping[str, Any]) -> Callable[..., torch.Tensor]:
+def gemm_of(at: Mapping[str, Any], order: str = "order") -> Callable[..., torch.Tensor]:
     """`numerics.gemm.gemm` in the form that a node asks for, with operands rounded to TF32 if it asks for that.
 
     The call takes x, weight and bias, and the dtypes `inputs` and `output` by name. For a node without a form it is
-    torch's own kernel. Raises RefusedError for blocks in which a row's place changes bits on this machine.
+    torch's own kernel. `order` is the name that its order has on the node. Raises RefusedError for blocks in which a
+    row's place changes bits on this machine, and for an order that does not fit a call.
     """
     splits = {"partials": at["split"], "splits_order": at["splits_order"]} if at.get("splits", 1) > 1 else {}
     form = {name: at[name] for name in ("order", "rows", "splits") if name in at} | splits
-    in_blocks, in_tf32 = at.get("rows", ALL) != ALL, at.get("tf32") == "yes"
+    by_blocks, in_tf32 = at.get("rows", ALL) != ALL, at.get("tf32") == "yes"
     # A shortcut, since a loop over experts calls this for every expert in every step.
-    if not in_blocks and not in_tf32 and not splits and form.get("order", NATIVE) == NATIVE:
+    if not by_blocks and not in_tf32 and not splits and form.get("order", NATIVE) == NATIVE:
         return rounding.linear
 
     def product(
@@ -120,8 +127,9 @@ def gemm_of(at: Mapping[str, Any]) -> Callable[..., torch.Tensor]:
         inputs: torch.dtype,
         output: torch.dtype,
     ) -> torch.Tensor:
-        if not in_blocks:
-            return gemm(x, weight, bias, inputs=inputs, output=output, in_tf32=in_tf32, **form)
+        if not by_blocks:
+            with refused_as(order):
+                return gemm(x, weight, bias, inputs=inputs, output=output, in_tf32=in_tf32, **form)
         with places_tried():
             return gemm(x, weight, bias, inputs=inputs, output=output, in_tf32=in_tf32, **form)
 

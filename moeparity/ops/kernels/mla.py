@@ -14,7 +14,7 @@ from moeparity.numerics.orders import NATIVE
 from moeparity.numerics.rounding import rounded, tf32
 from moeparity.ops.kernels.attention_forms import cached, causal, matmul, side_by_side, softmax_scale, with_own
 from moeparity.ops.kernels.flash import Heads
-from moeparity.ops.kernels.linear import gemm_of, places_tried, refused_as
+from moeparity.ops.kernels.linear import gemm_of, places_tried
 from moeparity.ops.kernels.pieces import each, gathered
 from moeparity.ops.kernels.placement import parts
 from moeparity.ops.kernels.rope import yarn_mscale
@@ -113,7 +113,7 @@ def _expanded(x: _Latent, p: Mapping[str, Any], at: Mapping[str, Any]) -> torch.
 
 def _by_kv_b(latent: torch.Tensor, kv_b: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
     """Keys and values of every head of a rank, side by side: latent [B, 1, S, L] -> [B, S, H * (N + V)]."""
-    gemm = gemm_of({**_kv_b_form(at), "rows": at.get("rows", ALL)})
+    gemm = gemm_of({**_kv_b_form(at), "rows": at.get("rows", ALL)}, KV_B_ORDER)
     return gemm(latent, kv_b, None, inputs=at["kv_b"], output=at["kv_b"]).squeeze(1)
 
 
@@ -147,12 +147,11 @@ def _by_head(x: torch.Tensor, weight: torch.Tensor, at: Mapping[str, Any], outpu
     flat = x.transpose(0, 1).flatten(1, 2)
     form = _kv_b_form(at)
     if form["order"] != NATIVE:
-        gemm = gemm_of(form)
-        with refused_as(KV_B_ORDER):
-            heads = [
-                gemm(rows, of_head.t(), None, inputs=at["kv_b"], output=output)
-                for rows, of_head in zip(flat, weight, strict=True)
-            ]
+        gemm = gemm_of(form, KV_B_ORDER)
+        heads = [
+            gemm(rows, of_head.t(), None, inputs=at["kv_b"], output=output)
+            for rows, of_head in zip(flat, weight, strict=True)
+        ]
         return torch.stack(heads).view(x.shape[1], x.shape[0], x.shape[2], -1).transpose(0, 1)
     flat, weight = _for_kv_b(flat, at), _for_kv_b(weight, at)
     if at.get("rows", ALL) == ALL:

@@ -17,6 +17,7 @@ from moeparity import paths
 from moeparity.errors import SpecError, Where, did_you_mean, display_path, listed, shown
 from moeparity.plan.spec import graph_schema, log_schema, profile_schema, recipe_schema, variant_schema, yaml
 from moeparity.plan.spec.fault_schema import FaultFile
+from moeparity.plan.spec.gemm_plans_schema import PlansFile
 from moeparity.plan.spec.kernel import KernelFile
 from moeparity.plan.spec.layout_schema import LayoutFile
 from moeparity.plan.spec.module_map import MapFile
@@ -32,6 +33,7 @@ File = TypeVar(
     FaultFile,
     MapFile,
     LayoutFile,
+    PlansFile,
 )
 
 KINDS: dict[str, type[BaseModel]] = {
@@ -43,6 +45,7 @@ KINDS: dict[str, type[BaseModel]] = {
     "fault": FaultFile,
     "map": MapFile,
     "layout": LayoutFile,
+    "plans": PlansFile,
 }
 
 

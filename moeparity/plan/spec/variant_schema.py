@@ -132,6 +132,8 @@ class Variant(Model):
     for other schedules.
 
     `gpu`: on the tensor cores of which GPU its GEMMs are added up (None: as torch's kernels on this machine do).
+    `plans`: a file of `moeparity kernel plans`, as its cuBLASLt plans those of `linear`, `gate` and `lm_head` (None: in
+    one chain).
 
     `faults` are planted in it: it then computes another model, as a program with these mistakes would.
 
@@ -147,6 +149,7 @@ class Variant(Model):
     schedule: Scheduling | None = None
     dtype: Literal["bf16", "fp16", "fp32", "fp64"] | None = None
     gpu: Gpu | None = None
+    plans: str | None = None
     set: Settings = {}
     impl: list[Impl] = []
     faults: list[StatedFault] = []
@@ -162,7 +165,7 @@ class Variant(Model):
             raise ValueError("`map` says what the modules of a `trace` are, and this side has none. Leave it out")
         chosen = [
             name
-            for name in ("placement", "micro_batch", "schedule", "dtype", "gpu", "set", "impl", "faults")
+            for name in ("placement", "micro_batch", "schedule", "dtype", "gpu", "plans", "set", "impl", "faults")
             if self._says(name)
         ]
         if self.trace is not None and chosen:
@@ -170,6 +173,12 @@ class Variant(Model):
                 f"a trace has no choices, so `{chosen[0]}` can't be said of it. Leave it out, or say it of the other "
                 "side, which is computed"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _plans_of_a_gpu(self) -> Variant:
+        if self.plans is not None and self.gpu is None:
+            raise ValueError("`plans` are those of cuBLASLt on a GPU. Say which beside it: `gpu: h100`")
         return self
 
     @property

@@ -18,6 +18,7 @@ from torch import Tensor
 from moeparity.numerics import cuda
 from moeparity.ops.kernels import attention as kernel
 from moeparity.ops.kernels import flash
+from moeparity.ops.kernels.key_tiles import Tile
 from tests.engines.triton_kernels.case import Case, Outputs, Seen
 from tests.ops.plain import BF16, FP32, random
 
@@ -248,7 +249,7 @@ def merge_case(program: str, tokens: int, heads: int, output: torch.dtype) -> Ca
     heads_of = flash.Heads(q=q, k=k, v=v, mask=torch.ones(1, 90, dtype=torch.bool), window=None, scale=0.125)
     at = attention_at(splits=2, merge="pairwise", split=output, kv_block=50, output=output)
     wide = flash.operands(heads_of, at)
-    tiles = [flash.Tile(wide.k[:, :, s], wide.v[:, :, s], torch.ones(1, 1, tokens, s.stop - s.start, dtype=torch.bool))
+    tiles = [Tile(wide.k[:, :, s], wide.v[:, :, s], torch.ones(1, 1, tokens, s.stop - s.start, dtype=torch.bool))
              for s in (slice(0, 50), slice(50, 90))]  # fmt: skip
     runs = [flash.attend(wide, [tile], at) for tile in tiles]
     a, b = (run.out.to(output).squeeze(0).transpose(0, 1).contiguous() for run in runs)

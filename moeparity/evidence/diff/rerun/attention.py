@@ -13,7 +13,8 @@ from torch import Tensor
 from moeparity.evidence.diff.rerun.call_arguments import Arguments
 from moeparity.evidence.diff.rerun.way import NotDrawnError, Way
 from moeparity.numerics.orders import NATIVE
-from moeparity.ops.kernels.flash import Heads, Tile, attend
+from moeparity.ops.kernels.flash import Heads, attend
+from moeparity.ops.kernels.key_tiles import Tile
 
 _TILES = (16, 32, 64, 128, 256)
 """Widths of the tiles of keys that kernels take."""

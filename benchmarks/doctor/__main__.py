@@ -1,13 +1,14 @@
 """Runs of transformers with a planted fault or without one, examined by the doctor: what it names, and what wrongly.
 
-    python -m benchmarks.doctor FOLDER [--cases 60] [--seed 1] [--out PAGE]
+    python -m benchmarks.doctor FOLDER [--cases 540] [--seed 1] [--out PAGE]
     python -m benchmarks.doctor FOLDER --times
     python -m benchmarks.doctor FOLDER --smallest
+    python -m benchmarks.doctor FOLDER --coverage [--seed 1]
 
-Each case is drawn: two models of transformers score tokens, each in batches of its own size and with its own kernel of
-attention, and one of them may have a fault, or each one. They are two layers of the shipped checkpoint, whose weights
-an update has moved by a drawn fraction. FOLDER keeps a line for each case, and a second run goes on behind the last.
-Exits with 1 if anything is given a wrong name.
+Each case is drawn: two models of transformers score tokens, each in batches of its own size and with its own kernels
+and threads, and one of them may have a fault, or each one. They are of four architectures, and an update has moved
+their weights by a drawn fraction. FOLDER keeps a line for each case, and a second run goes on behind the last. Exits
+with 1 if anything is given a wrong name.
 """
 
 from __future__ import annotations
@@ -15,17 +16,18 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.doctor.case import KINDS, WRONG, examined, verdict
+from benchmarks.doctor.case import WRONG, examined, verdict
+from benchmarks.doctor.coverage import coverage
+from benchmarks.doctor.drawn import CLASSES, CLEAN
 from benchmarks.doctor.page import page
 from benchmarks.doctor.smallest import smallest
 from benchmarks.doctor.times import times
-from tests.doctor.programs import two_layers
 
 
 def main() -> int:
@@ -33,34 +35,45 @@ def main() -> int:
     options = _options()
     options.folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    if options.times:
-        for line in times(options.folder):
-            print(line, flush=True)
-        return 0
-    if options.smallest:
-        for line in smallest(options.folder):
+    lines = _lines(options)
+    if lines is not None and options.out is None:
+        for line in lines:
             print(line, flush=True)
         return 0
     cases = _cases(options.folder, options.seed, options.cases)
-    for kind in KINDS:
+    for kind in (CLEAN, *CLASSES):
         counts = Counter(verdict(case) for case in cases if case["kind"] == kind)
-        print(f"{kind:<10}", ", ".join(f"{count} {name}" for name, count in counts.most_common()))
+        print(f"{kind:<12}", ", ".join(f"{count} {name}" for name, count in counts.most_common()))
     if options.out is not None:
-        options.out.write_text(page(cases, options.seed), "utf-8")
+        options.out.write_text(page(cases, options.seed, [*_coverage(options.folder, options.seed)]), "utf-8")
     # A page says itself what was named wrongly.
     return int(options.out is None and any(verdict(case) == WRONG for case in cases))
+
+
+def _lines(options: argparse.Namespace) -> Iterator[str] | None:
+    """What is measured beside the cases; None if nothing is asked for."""
+    if options.times:
+        return times(options.folder)
+    if options.smallest:
+        return smallest(options.folder)
+    return _coverage(options.folder, options.seed) if options.coverage else None
+
+
+def _coverage(folder: Path, seed: int) -> Iterator[str]:
+    """The lines of a table; those of an earlier call, where it was at its end."""
+    lines = folder / f"coverage-{seed}.md"
+    if not lines.exists():
+        lines.write_text("\n".join(coverage(folder, seed)))
+    return iter(lines.read_text().splitlines())
 
 
 def _cases(folder: Path, seed: int, count: int) -> Sequence[dict[str, Any]]:
     """All cases of a seed, those that no earlier run kept examined now."""
     lines = folder / f"cases-{seed}.jsonl"
     cases = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
-    current = folder / "current"
-    if not current.exists():
-        two_layers(current)
     with lines.open("a", encoding="utf-8") as file:
         for number in range(len(cases), count):
-            cases.append(examined(folder, seed, number, current))
+            cases.append(examined(folder, seed, number))
             print(json.dumps(cases[-1]), file=file, flush=True)
     return cases[:count]
 
@@ -68,10 +81,11 @@ def _cases(folder: Path, seed: int, count: int) -> Sequence[dict[str, Any]]:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.doctor", description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--cases", type=int, default=60)
+    parser.add_argument("--cases", type=int, default=540)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--times", action="store_true", help="tell how long an examination takes, and nothing else")
     parser.add_argument("--smallest", action="store_true", help="find the smallest effects that are no noise")
+    parser.add_argument("--coverage", action="store_true", help="tell how often a legal difference is called a bug")
     parser.add_argument("--out", type=Path, help="write the page, as Markdown, to this file")
     return parser.parse_args()
 

@@ -2,101 +2,111 @@
 
 from __future__ import annotations
 
-import random
+import json
 import re
 import shutil
+import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from benchmarks.doctor.faults import MISTAKES, PROMPT, STALE, UNLISTED, Programs, drawn_number, drawn_tokens
+from benchmarks.doctor.drawn import CLEAN, PROMPT, ROUTES, TWO, UNLISTED, Plan, Programs, plan, slot
 from moeparity.doctor.case import Request
 from moeparity.doctor.examine import examine
 from moeparity.doctor.report import Examination
-from tests.doctor.programs import Patch, drifted, log, scored, tokens
+from tests.doctor.faulty import routes_of
+from tests.doctor.programs import ROOT, drifted, log, scored
 
-KINDS = {
-    "clean": 5,
-    "stale": 3,
-    "mistake": 2,
-    "number": 4,
-    "tokens": 5,
-    "two": 3,
-    "unlisted": 4,
-}
-"""How often each kind is drawn."""
+SIZES = {(8, 64): 6, (16, 32): 8, (24, 16): 6, (24, 24): 4, (32, 32): 1, (32, 64): 1}
+"""How often a run has so many sequences of so many tokens."""
 NEAR = 0.05
 """A number is right if it is no further off, as a share of it."""
 WRONG = "wrongly named"
 _NUMBER = re.compile(r"\(\w+=([^)]*)\)")
+_FROM_LOG = {"sampling", "tokens", "positions"}
+"""Kinds that a log may name without a simulation."""
 
 
-def examined(folder: Path, seed: int, number: int, current: Path) -> dict[str, Any]:
+def examined(folder: Path, seed: int, number: int) -> dict[str, Any]:
     """Draw a case, make its evidence, examine it."""
-    draw = random.Random(f"{seed} {number}")  # noqa: S311
-    kind = draw.choices(tuple(KINDS), tuple(KINDS.values()))[0]
-    ids = tokens(draw.choice((16, 24, 32)), draw.choice((16, 24, 32)))
+    draw = Random(f"{seed} {number}")  # noqa: S311
+    kind, architecture = slot(number)
+    current = architecture.checkpoint(folder / architecture.name)
+    ids = architecture.ids(draw, *draw.choices(tuple(SIZES), tuple(SIZES.values()))[0])
     fraction, party = draw.choice((0.05, 0.1, 0.2)), draw.choice(("sampler", "trainer"))
     place = folder / f"case-{seed}"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
     previous = drifted(current, place / "previous", fraction=fraction)
-    kernels = [draw.choice(("sdpa", "eager")) for _ in range(2)]
-    batches = [draw.choice((1, 2, 8)), draw.choice((1, 4, 8))]
-    truth, value, bad, good = _planted(kind, draw, Programs(current=current, previous=previous, ids=ids), fraction)
-    right = scored(current, ids, batches[1], patch=good, kernel=kernels[1])
-    wrong = bad if isinstance(bad, Tensor) else scored(bad[0], ids, batches[0], patch=bad[1], kernel=kernels[0])
-    sides = (wrong, right) if party == "sampler" else (right, wrong)
-    evidence = log(place / "log.jsonl", ids, *sides, prompt=PROMPT if kind == "tokens" else 1)
+    of = Programs(architecture=architecture, current=current, previous=previous, fraction=fraction, ids=ids)
+    planted = plan(kind, draw, of)
+    good, bad = _sides(planted, draw, of)
+    sampler, trainer = (bad, good) if party == "sampler" else (good, bad)
+    prompt = PROMPT if kind in {"positions", "steps"} or draw.random() < 1 / 2 else 1
+    with_routes = kind == ROUTES or draw.random() < 1 / 4
+    log(place / "log.jsonl", ids, sampler, trainer, prompt=prompt)
+    if with_routes:
+        _add_routes(place / "log.jsonl", routes_of(current, ids))
     begin = time.perf_counter()
-    of = examine(Request(evidence=(evidence,), checkpoint=current, previous=previous, sampler="hf-eager"))
-    case = {
+    report = examine(
+        Request(evidence=(place / "log.jsonl",), checkpoint=current, previous=previous, sampler="hf-eager")
+    )
+    return {
         "number": number,
+        "commit": commit(),
         "kind": kind,
-        "truth": truth,
-        "value": value,
+        "model": architecture.name,
+        "truth": planted.truth or ((planted.unlisted,) if planted.unlisted else ()),
+        "value": planted.value,
         "party": party,
         "fraction": fraction,
+        "routes": with_routes,
+        "shape": list(ids.shape),
         "seconds": time.perf_counter() - begin,
-    }
-    return case | _outcome(of)
+    } | outcome(report)
 
 
-def _planted(
-    kind: str, draw: random.Random, of: Programs, fraction: float
-) -> tuple[list[str], float | None, Tensor | tuple[Path, Patch | None], Patch | None]:
-    """The names to be given, the number, the faulty side (its values, or its weights and patch), and the patch of the
-    other side.
+def _sides(planted: Plan, draw: Random, of: Programs) -> tuple[Tensor, Tensor]:
+    """What the good side says of the tokens and the faulty one, as their programs run: fp32 [B, T - 1] in nats.
+
+    Each has batches, pads, kernels and threads of its own where nothing is planted that needs others.
     """
-    if kind == "stale":
-        truth = draw.choice(tuple(STALE))
-        return [truth], None, (_mixed(of, truth, fraction), None), None
-    if kind == "tokens":
-        truth, scorer = drawn_tokens(draw)
-        return [truth], None, scorer(of), None
-    if kind == "number":
-        family, value, patch = drawn_number(draw)
-        return [family], value, (of.current, patch), None
-    if kind == "two":
-        truth, (mistake, patch) = draw.choice(tuple(STALE)[:9]), draw.choice(tuple(MISTAKES.items()))
-        together = draw.random() < 0.5
-        weights = _mixed(of, truth, fraction)
-        return [truth, mistake], None, (weights, patch if together else None), None if together else patch
-    if kind == "clean":
-        return [], None, (of.current, None), None
-    truth, patch = draw.choice(tuple((MISTAKES if kind == "mistake" else UNLISTED).items()))
-    return [truth], None, (of.current, patch), None
+    sides: list[Tensor] = []
+    for batch in (draw.choice((1, 4, 8)), draw.choice((2, 3, 16))):
+        options: dict[str, Any] = {
+            "kernel": draw.choice(("sdpa", "eager")),
+            "experts": draw.choice(("eager", "grouped_mm", "batched_mm")),
+            "pads": draw.choice((0, 0, 5, -7)),
+        }
+        torch.set_num_threads(draw.choice((1, 1, 1, 2)))
+        if planted.bad is not None and sides:
+            sides.append(planted.bad())
+        else:
+            sides.append(scored(of.current, of.ids, batch, patch=planted.good, **options))
+        torch.set_num_threads(1)
+    return sides[0], sides[1]
 
 
-def _mixed(of: Programs, truth: str, fraction: float) -> Path:
-    folder = of.previous.parent / "mixed"
-    return drifted(of.current, folder, lambda name: STALE[truth] not in name, fraction=fraction)
+def _add_routes(path: Path, routes: Tensor) -> None:
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    with path.open("w", encoding="utf-8") as file:
+        for record, of_sequence in zip(records, routes.tolist(), strict=True):
+            file.write(json.dumps({**record, "routed_experts": of_sequence}) + "\n")
 
 
-def _outcome(of: Examination) -> dict[str, Any]:
+def commit() -> str:
+    """The commit of the code that runs, with a `+` where files differ from it."""
+    words = ["git", "describe", "--always", "--abbrev=8", "--exclude=*", "--dirty=+"]
+    return subprocess.run(words, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()  # noqa: S603
+
+
+def outcome(of: Examination) -> dict[str, Any]:
+    """What an examination says, in short."""
     causes = of.explanations[:1] if of.two is None else of.two.causes
     return {
         "tokens": of.tokens,
@@ -105,22 +115,23 @@ def _outcome(of: Examination) -> dict[str, Any]:
         "answer": of.answer,
         "named": list(of.blame.named),
         "at": [cause.party for cause in causes],
-        "alike": list(causes[0].alike),
-        "first": causes[0].name,
-        "share": causes[0].share.estimate,
+        "alike": [name for cause in causes[:1] for name in cause.alike],
+        "first": causes[0].name if causes else "",
+        "share": causes[0].share.estimate if causes else 0.0,
+        "rivals": list(of.rivals),
         "logged": list(of.logged),
     }
 
 
 def verdict(case: Mapping[str, Any]) -> str:
     """What became of a case: right, one of two, wrongly named, or why it was given no name."""
-    if case["answer"] == "logged":
-        return "named from the log" if case["kind"] in {"tokens", "number"} else WRONG
+    if case["answer"] in {"logged", "found"}:
+        return "named from the log" if case["kind"] in _FROM_LOG else WRONG
     if case["answer"] != "named":
         return str(case["answer"])
-    if case["kind"] in {"clean", "unlisted"}:
+    if case["kind"] in {CLEAN, UNLISTED}:
         return WRONG
-    if case["kind"] == "two":
+    if case["kind"] == TWO:
         causes = set(case["named"])
         return "right" if causes == set(case["truth"]) else "one of two" if causes < set(case["truth"]) else WRONG
     names = [*case["named"], *case["alike"]] if len(case["named"]) == 1 else []
@@ -130,8 +141,13 @@ def verdict(case: Mapping[str, Any]) -> str:
 
 def _is(name: str, case: Mapping[str, Any]) -> bool:
     """Whether a name is the truth, with its number."""
-    if case["value"] is None:
-        return bool(name == case["truth"][0])
+    (truth,) = case["truth"]
+    value = case["value"]
+    if name == truth:
+        return True
+    stated = _NUMBER.search(truth)
+    value = float(stated[1]) if value is None and stated is not None else value
     number = _NUMBER.search(name)
-    there = number is not None and abs(float(number[1]) / case["value"] - 1) < NEAR
-    return bool(there and _NUMBER.sub("", name) == case["truth"][0])
+    if value is None or number is None:
+        return False
+    return bool(abs(float(number[1]) / value - 1) < NEAR and _NUMBER.sub("", name) == _NUMBER.sub("", truth))

@@ -1,94 +1,119 @@
-"""What is planted: parts of the weights stale, mistakes in model code, numbers, tokens, and what no hypothesis is."""
+"""What is planted in a model of transformers: mistakes in its code, numbers other than the configuration's, and what
+no hypothesis is.
+"""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tests.doctor.faulty import (
-    cut_to,
-    decoded_otherwise,
-    first_twice,
-    moved_response,
-    older_prompt,
-    packed,
-    renormalised,
-    without_first,
-)
+from benchmarks.doctor.models import Architecture
+from tests.doctor.faulty import renormalised, routers, tied
 from tests.doctor.programs import Patch
-
-PROMPT = 8
-STALE: Mapping[str, str] = {
-    "stale weights of layer 0": ".layers.0.",
-    "stale weights of layer 1": ".layers.1.",
-    "stale weights of layers[0].moe.experts": ".layers.0.mlp.experts.",
-    "stale weights of layers[1].moe.experts": ".layers.1.mlp.experts.",
-    "stale weights of attention of layer 0": ".layers.0.self_attn.",
-    "stale weights of attention of layer 1": ".layers.1.self_attn.",
-    "stale weights of attention of all layers": ".self_attn.",
-    "stale weights of routed experts of all layers": ".mlp.experts.",
-    "stale weights of layers[1].attention.o_proj": ".layers.1.self_attn.o_proj.",
-    "stale weights of layers[0].attention.v_proj": ".layers.0.self_attn.v_proj.",
-    "stale weights of layers[0].moe.gate": ".layers.0.mlp.gate.",
-    "stale weights of lm_head": "lm_head.",
-    "stale weights of embed": "embed_tokens.",
-    "stale expert 3 of layers[1].moe.experts": ".layers.1.mlp.experts.3.",
-    "stale expert 7 of layers[0].moe.experts": ".layers.0.mlp.experts.7.",
-}
-"""The cause to be named, and the weights that are as they were."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Programs:
-    """What a fault of tokens is planted in."""
-
-    current: Path
-    previous: Path
-    ids: Tensor
-
-
-Scorer = Callable[[Programs], Tensor]
 
 
 def without_query_norm(model: Any) -> None:
     """Queries and keys that are not normalised."""
     for layer in model.model.layers:
-        layer.self_attn.q_norm = layer.self_attn.k_norm = nn.Identity()
+        for name in ("q_norm", "k_norm", "q_a_layernorm", "kv_a_layernorm"):
+            if hasattr(layer.self_attn, name):
+                setattr(layer.self_attn, name, nn.Identity())
 
 
 def exchanged(model: Any) -> None:
     """Gate and up of all experts exchanged."""
     for layer in model.model.layers:
+        _exchange(layer)
+
+
+def exchanged_in_one_layer(model: Any) -> None:
+    """The same in the second layer alone."""
+    _exchange(model.model.layers[1])
+
+
+def _exchange(layer: Any) -> None:
+    if hasattr(layer.mlp, "experts"):
         weight = layer.mlp.experts.gate_up_proj
         weight.data = torch.cat(tuple(reversed(weight.data.chunk(2, 1))), 1)
 
 
 def renormalised_in_one_layer(model: Any) -> None:
-    """The same in the second layer alone."""
+    """Scores renormalised, or not, in the second layer alone."""
     router = model.model.layers[1].mlp.gate
     router.norm_topk_prob = not router.norm_topk_prob
 
 
 def top_k_smaller(model: Any) -> None:
     """One expert less for each token."""
+    for router in routers(model):
+        router.top_k -= 1
+
+
+def without_bias(model: Any) -> None:
+    """Experts chosen without the correction bias."""
+    for router in routers(model):
+        router.e_score_correction_bias.data.zero_()
+
+
+def without_shared(model: Any) -> None:
+    """Shared experts left out."""
+    for shared in _shared(model):
+        shared.register_forward_hook(lambda _, __, y: torch.zeros_like(y))
+
+
+def with_shared_twice(model: Any) -> None:
+    """Shared experts added twice."""
+    for shared in _shared(model):
+        shared.register_forward_hook(lambda _, __, y: 2 * y)
+
+
+def _shared(model: Any) -> list[Any]:
+    names = ("shared_expert", "shared_experts")
+    candidates = [getattr(layer.mlp, name, None) for layer in model.model.layers for name in names]
+    return [shared for shared in candidates if shared is not None]
+
+
+def without_shared_gate(model: Any) -> None:
+    """A shared expert without its gate."""
     for layer in model.model.layers:
-        layer.mlp.gate.top_k -= 1
+        layer.mlp.shared_expert_gate.register_forward_hook(lambda _, __, y: torch.full_like(y, torch.inf))
 
 
-MISTAKES: Mapping[str, Patch] = {
-    "renormalisation": renormalised,
-    "renormalisation of layers[1].moe.router": renormalised_in_one_layer,
-    "experts-per-token(count=5)": top_k_smaller,
-    "qk-norm-missing": without_query_norm,
-    "gate-and-up-exchanged": exchanged,
-}
+def without_last_norm(model: Any) -> None:
+    """The norm before the head left out."""
+    model.model.norm = nn.Identity()
+
+
+def routing_mistakes(of: Architecture) -> Mapping[str, Patch]:
+    """By the name to be given, mistakes of routers."""
+    mistakes: dict[str, Patch] = {"renormalisation": renormalised}
+    if of.is_softmax:
+        mistakes["renormalisation of layers[1].moe.router"] = renormalised_in_one_layer
+        mistakes[f"experts-per-token(count={of.top_k - 1})"] = top_k_smaller
+    else:
+        mistakes["correction-bias-missing"] = without_bias
+    return mistakes
+
+
+def code_mistakes(of: Architecture) -> Mapping[str, Patch]:
+    """Mistakes of the rest of the model code."""
+    mistakes: dict[str, Patch] = {
+        "gate-and-up-exchanged": exchanged,
+        "head-tied": tied,
+        "norm-missing of norm": without_last_norm,
+    }
+    if of.is_softmax:
+        mistakes["gate-and-up-exchanged of layers[1].moe.experts"] = exchanged_in_one_layer
+    if of.name != "qwen2_moe":
+        mistakes["qk-norm-missing"] = without_query_norm
+    if of.name in {"qwen2_moe", "deepseek_v3"}:
+        mistakes |= {"shared-expert-missing": without_shared, "shared-expert-twice": with_shared_twice}
+    if of.name == "qwen2_moe":
+        mistakes["shared-expert-gate-missing"] = without_shared_gate
+    return mistakes
 
 
 def other_base(base: float, model: Any) -> None:
@@ -127,58 +152,40 @@ def tempered(temperature: float, model: Any) -> None:
     model.lm_head.weight.data /= temperature
 
 
-NUMBERS: Mapping[str, tuple[Callable[[float, Any], None], tuple[float, ...]]] = {
+def other_routed_scale(scale: float, model: Any) -> None:
+    """Another factor on what the experts give together."""
+    for router in routers(model):
+        router.routed_scaling_factor = scale
+
+
+Numbers = dict[str, tuple[Callable[[float, Any], None], tuple[float, ...]]]
+NUMBERS: Numbers = {
     "rope-base": (other_base, (5e5, 1e6, 1e5)),
     "softmax-scale": (other_scale, (0.6, 0.8, 1.25, 1.6)),
     "softmax-scale of layers[1].attention.attend": (other_scale_in_one_layer, (0.6, 1.4, 1.6)),
     "norm-eps": (other_eps, (1e-2, 1e-1)),
-    "weights-scaled of layers[*].attention.v_proj": (scaled_values, (0.5, 0.75, 1.5)),
-    "temperature-in-the-head": (tempered, (0.6, 0.8, 1.3)),
 }
-"""By family the patch, and the numbers that are drawn."""
+"""By family the patch, and the numbers that are drawn, in every architecture."""
 
 
-def _tokens(draw: random.Random) -> dict[str, Scorer]:
-    left_off, by = draw.choice((1, 2, 3)), draw.choice((-1, 1, 2))
-    count, top_k = draw.choice((2, 4)), draw.choice((5, 10, 20))
-    older = draw.choice((4, 12))
-    plural = "first token missing" if left_off == 1 else f"first {left_off} tokens missing"
-    return {
-        plural: lambda of: without_first(of.current, of.ids, left_off),
-        "first token twice": lambda of: first_twice(of.current, of.ids),
-        f"packing without its mask, positions running, {count} sequences": lambda of: packed(of.current, of.ids, count),
-        "prompt computed with older weights": lambda of: older_prompt(of.current, of.previous, of.ids, PROMPT),
-        f"first {older} tokens computed with older weights": lambda of: older_prompt(
-            of.current, of.previous, of.ids, older
-        ),
-        "renormalisation in decoding alone": lambda of: decoded_otherwise(of.current, of.ids, PROMPT, renormalised),
-        f"positions of the response {by:+d}": lambda of: moved_response(of.current, of.ids, PROMPT, by),
-        f"top_k={top_k}": lambda of: cut_to(of.current, of.ids, top_k),
-    }
-
-
-def drawn_tokens(draw: random.Random) -> tuple[str, Scorer]:
-    """A fault of tokens with the name that it is to be given."""
-    return draw.choice(tuple(_tokens(draw).items()))
-
-
-def drawn_number(draw: random.Random) -> tuple[str, float, Patch]:
-    """A fault with a number: its family, the number, and the patch."""
-    family, (patch, values) = draw.choice(tuple(NUMBERS.items()))
-    value = draw.choice(values)
-    return family, value, partial(patch, value)
+def numbers(of: Architecture) -> Numbers:
+    """Those of an architecture."""
+    if of.is_softmax:
+        return NUMBERS | {"weights-scaled of layers[*].attention.v_proj": (scaled_values, (0.5, 0.75, 1.5))}
+    return NUMBERS | {"routed-scaling": (other_routed_scale, (1.0, 1.5, 3.5))}
 
 
 def other_activation(model: Any) -> None:
     """Another function between gate and up."""
     for layer in model.model.layers:
-        layer.mlp.experts.act_fn = nn.GELU()
+        if hasattr(layer.mlp, "experts"):
+            layer.mlp.experts.act_fn = nn.GELU()
 
 
 def coarse_router(model: Any) -> None:
     """Logits of routers in steps of a half."""
-    for layer in model.model.layers:
-        layer.mlp.gate.register_forward_hook(_in_steps)
+    for router in routers(model):
+        router.register_forward_hook(_in_steps)
 
 
 def _in_steps(router: Any, _: Any, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -208,11 +215,25 @@ def centred_norms(model: Any) -> None:
 
 def rolled_heads(model: Any) -> None:
     """Values that stand at the next head's place."""
+    width = model.model.layers[0].self_attn.head_dim
     for layer in model.model.layers:
-        layer.self_attn.v_proj.register_forward_hook(lambda _, __, y: y.roll(32, -1))
+        layer.self_attn.v_proj.register_forward_hook(lambda _, __, y: y.roll(width, -1))
 
 
-UNLISTED: Mapping[str, Patch] = {
-    function.__name__: function
-    for function in (other_activation, coarse_router, older, faster_positions, centred_norms, rolled_heads)
-}
+def clamped(model: Any) -> None:
+    """What the experts give, cut off where it is large."""
+    for layer in model.model.layers:
+        layer.mlp.register_forward_hook(_clamp)
+
+
+def _clamp(_: Any, __: Any, y: Tensor) -> Tensor:
+    limit = y.std(-1, keepdim=True)
+    return torch.minimum(torch.maximum(y, -limit), limit)
+
+
+def unlisted(of: Architecture) -> Mapping[str, Patch]:
+    """Faults that no hypothesis is, by what they are called here."""
+    functions: tuple[Patch, ...] = (other_activation, older, faster_positions, centred_norms, clamped)
+    if of.is_softmax:
+        functions += (coarse_router, rolled_heads)
+    return {function.__name__: function for function in functions}

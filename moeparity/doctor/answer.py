@@ -17,7 +17,7 @@ from moeparity.doctor.judge import Difference, legal_sizes
 from moeparity.doctor.noise import noise
 from moeparity.doctor.pairs import best_pair
 from moeparity.doctor.parting import parting
-from moeparity.doctor.report import BEYOND, Answer, Clue, Examination, Explanation, Record, Sampled, Two
+from moeparity.doctor.report import BEYOND, Answer, Clue, Examination, Explanation, Noise, Record, Sampled, Two
 from moeparity.doctor.routes import Flipped
 from moeparity.doctor.standing import Standing, standing
 from moeparity.doctor.whereabouts import whereabouts
@@ -72,7 +72,8 @@ def answered(
     alike = tuple(each.hypothesis.name for each in stand.alike)
     explanations = (replace(explanations[0], alike=alike), *explanations[1:])
     rivals = tuple(map(_called, stand.rivals))
-    answer = _answer(case, stand, explanations[0], sizes, logged, len(tried))
+    of_noise = noise([values[case.mask] for values in case.bench.engines.values()], case.difference.d, _flipped(case))
+    answer = _answer(case, stand, explanations[0], sizes, logged, len(tried), of_noise)
     two = _two(case, stand, sizes) if answer in {"named", "undecided", "not explained"} else None
     if two is not None:
         answer = "named"
@@ -99,7 +100,7 @@ def answered(
         two=two,
         parting=() if two is not None or answer in {"noise", "as configured"} else parting(case, stand),
         where=whereabouts(case),
-        noise=noise([values[case.mask] for values in case.bench.engines.values()], case.difference.d, _flipped(case)),
+        noise=of_noise,
     )
 
 
@@ -211,7 +212,13 @@ class Sizes:
 
 
 def _answer(
-    case: Case, stand: Standing, first: Explanation, sizes: Sizes, logged: tuple[str, ...], tried: int
+    case: Case,
+    stand: Standing,
+    first: Explanation,
+    sizes: Sizes,
+    logged: tuple[str, ...],
+    tried: int,
+    of_noise: Noise | None,
 ) -> Answer:
     if of_other_weights(case):
         return "wrong checkpoint"
@@ -226,8 +233,10 @@ def _answer(
         configured = case.difference.share(case.legal_difference)
         if configured.low > LEAST:
             return "as configured"
-        # What explains half in truth would surely explain more than nothing.
-        if is_small and not first.share.high > LEAST:
+        # What explains half in truth would surely explain more than nothing. Where a token has most of the difference,
+        # no share has a bound; the largest difference and k3 have one, which such a token would exceed.
+        is_legal = of_noise is not None and all(each.is_inside for each in of_noise.statistics)
+        if is_small and (is_legal or not first.share.high > LEAST):
             return "noise"
         return "not explained" if beyond and first.share.high < LEAST else "undecided"
     if not fits(stand.first, first, sizes):

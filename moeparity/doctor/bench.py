@@ -12,7 +12,7 @@ from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis, runnable
 from moeparity.doctor.noise import drawn
 from moeparity.doctor.readings import Alone, Cut, Packs, Prompts, Replay, Rows, Shift, Split
 from moeparity.doctor.routes import Flips, grafts, replayed
-from moeparity.doctor.scores import Run, scores
+from moeparity.doctor.scores import Run, scores, together
 from moeparity.doctor.tokens import prompts_of, rewritten, shifted
 from moeparity.inputs.model import Model
 from moeparity.inputs.tokens.tokenset import TokenSet
@@ -55,12 +55,17 @@ class Bench:
         """Where the sequences begin and end, and their prompts."""
         return prompts_of(self.tokens)
 
+    @property
+    def _together(self) -> MicroBatches:
+        """How whole sequences run without rounding."""
+        return together(self.model, self.tokens)
+
     def start(self) -> None:
         """Run what has nothing wrong."""
         of_whole_sequences = {name: plan for name, plan in self.bases.items() if name not in self.steps}
         engines = {**self.bases, **drawn(of_whole_sequences)}
         plans = {Key(name, AS_RUN): Run(plan, self.steps.get(name)) for name, plan in engines.items()}
-        exact = {Key(profile, AS_CONFIGURED.name): Run(plan) for profile, plan in self.exact.items()}
+        exact = {Key(profile, AS_CONFIGURED.name): Run(plan, self._together) for profile, plan in self.exact.items()}
         if self.flips is not None:
             self.flips.engines = tuple(plans)
         watching = () if self.flips is None else (self.flips,)
@@ -85,7 +90,7 @@ class Bench:
             self._shift(hypotheses, profile)
             self._rewrite([each for each in hypotheses if isinstance(each.reading, Rows)], profile, prompts)
             if cuts:
-                runs[Key(profile, AS_CONFIGURED.name)] = Run(self.exact[profile])
+                runs[Key(profile, AS_CONFIGURED.name)] = Run(self.exact[profile], self._together)
         by_key = {key: cuts for key in runs if key.hypothesis == AS_CONFIGURED.name}
         scored, masses = scores(self.model, self.tokens, runs, self.progress, by_key)
         self.scored |= scored
@@ -94,8 +99,10 @@ class Bench:
     def _run(self, hypothesis: Hypothesis, plan: BoundGraph, prompts: Prompts) -> Run:
         reading = hypothesis.reading
         if isinstance(reading, Replay):
-            return Run(plan, grafts=grafts(replayed(self.tokens, reading), self.model.graph))
-        return Run(plan, reading.schedule(prompts) if isinstance(reading, Packs | Alone | Split) else None)
+            return Run(plan, self._together, grafts=grafts(replayed(self.tokens, reading), self.model.graph))
+        if isinstance(reading, Packs | Alone | Split):
+            return Run(plan, reading.schedule(prompts))
+        return Run(plan, self._together)
 
     def _cuts(self, hypotheses: Sequence[Hypothesis]) -> dict[str, Cut]:
         return {each.name: each.reading for each in hypotheses if isinstance(each.reading, Cut)}
@@ -116,7 +123,8 @@ class Bench:
             sources = [each.reading.sources(last - first, prompt) for (first, last), prompt in spans]
             of = rewritten(self.tokens, sources, prompts)
             key = Key(profile, each.name)
-            values = scores(self.model, of.tokens, {key: Run(self.exact[profile])}, self.progress)[0][key]
+            run = Run(self.exact[profile], together(self.model, of.tokens))
+            values = scores(self.model, of.tokens, {key: run}, self.progress)[0][key]
             self.scored[key] = self.scored[Key(profile, AS_CONFIGURED.name)].clone()
             self.scored[key][of.scored] = values
 

@@ -14,7 +14,7 @@ from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis, coarse, parts
 from moeparity.doctor.judge import Difference
 from moeparity.doctor.misread import in_one_phase, misread, replays
 from moeparity.doctor.numbers import Family, families
-from moeparity.doctor.report import Examination
+from moeparity.doctor.report import Clue, Examination
 from moeparity.doctor.routes import of_routes
 from moeparity.doctor.screening import Screening
 from moeparity.doctor.solve import with_numbers
@@ -32,6 +32,9 @@ makes a part of what the whole layer makes.
 """
 _CLEAR = 0.99
 """What surely explains more of the difference than this leaves nothing to look for."""
+
+_SYMPTOM = "unrelated"
+"""What a log names, and simulations tell the cause of: other ids give it, and weights or code do that are far off."""
 
 
 def examine(request: Request, progress: Callback | None = None) -> Examination:
@@ -55,7 +58,8 @@ def examine(request: Request, progress: Callback | None = None) -> Examination:
     case = opened(request, material, progress)
     case = replace(case, clues=(*of_engines(case), *of_routes(case.bench.flips), *early))
     tried = case.tried([AS_CONFIGURED])
-    logged = _named_by_log(case)
+    logged, symptoms = _told_by_log(case)
+    case = replace(case, clues=(*case.clues, *symptoms))
     if of_other_weights(case):
         return with_traces(answered(case, tried, logged), case, progress)
     if (causes(case.clues, logged) or _is_clear(case)) and not request.every:
@@ -143,10 +147,12 @@ def _parts_of_best(
     return list(all_parts.values())
 
 
-def _named_by_log(case: Case) -> tuple[str, ...]:
-    """The mistakes in meaning that the log alone names; () if it has one side only."""
+def _told_by_log(case: Case) -> tuple[tuple[str, ...], tuple[Clue, ...]]:
+    """The mistakes in meaning that the log alone names, and what it only shows; nothing if it has one side only."""
     if case.recorded.keys() != {"sampler", "trainer"}:
-        return ()
+        return (), ()
     opening = Opening(trainer=case.evidence.trainer_logs, partial=bool(case.evidence.trainer_logs))
     diagnosis = measure_files(case.evidence.logs, LogRequest(), opening).diagnosis
-    return () if diagnosis is None else diagnosis.names("named", "semantics")
+    names = () if diagnosis is None else diagnosis.names("named", "semantics")
+    clues = (Clue(says=diagnosis.find(_SYMPTOM).reason),) if diagnosis is not None and _SYMPTOM in names else ()
+    return tuple(name for name in names if name != _SYMPTOM), clues

@@ -27,7 +27,16 @@ from moeparity.plan.schedule.steps import MicroBatches, Schedule
 from moeparity.progress import Callback
 
 MICRO_BATCH = 8
+_LOGITS = 2**21
+"""Elements of the logits of more sequences at once, where models are so small that calls take longer than products."""
 _Key = TypeVar("_Key", bound=Hashable)
+
+
+def together(model: Model, tokens: TokenSet) -> MicroBatches:
+    """Whole sequences, as many at once as a model of so small a vocabulary allows, MICRO_BATCH at least."""
+    sequences, length = tokens.input_ids.shape
+    fitting = _LOGITS // (length * model.vocab_size)
+    return MicroBatches(max(MICRO_BATCH, min(sequences, fitting)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +123,8 @@ def scores(
                 [observer, *observers],
                 attention_mask=tokens.attention_mask,
                 progress=progress,
+                # What a mistake changes stays changed, so hardly anything behind it is worth a comparison.
+                compares=False,
             )
         except WalkersRefusedError as refused:
             pending = {k: run for k, run in pending.items() if refused.walkers.isdisjoint({k, ("routes", k)})}

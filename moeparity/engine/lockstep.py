@@ -61,19 +61,22 @@ def run(
     waves: slice = slice(None),
     work: Work | None = None,
     progress: Callback | None = None,
+    compares: bool = True,
 ) -> Counts:
     """One pass over the weights with all walkers in lockstep.
 
     tokens [B, T] int64 on the weights' device. `attention_mask` [B, T] bool is true on real tokens (None: on all).
     Padded tokens go through every op, as they do in transformers. `waves` says which waves are walked. `work` is what
     the footprint of these walkers on this graph was worked out from (None: it is worked out here). `progress` is called
-    after every node of every wave.
+    after every node of every wave. `compares` says whether values of walkers are compared bit by bit, so that what
+    follows from equal ones is computed once; without, walkers share no more than their plans say, and identities tell
+    observers nothing, which is quicker where walkers go apart and stay so.
     """
     before = weights.bytes_read
     with torch.inference_mode():
         mask = torch.ones_like(tokens, dtype=torch.bool) if attention_mask is None else attention_mask
         work = work or Work.of(walkers, weights.graph)
-        lockstep = _Lockstep(walkers, work, weights.graph, tokens, mask.to(tokens.device), observers)
+        lockstep = _Lockstep(walkers, work, weights.graph, tokens, mask.to(tokens.device), observers, compares=compares)
         walked_waves = lockstep.grid.waves[waves]
         ticks = Ticks(
             heard=progress,
@@ -101,8 +104,10 @@ class _Lockstep:
         tokens: torch.Tensor,
         mask: torch.Tensor,
         observers: Sequence[Observer],
+        *,
+        compares: bool,
     ) -> None:
-        self.work, self.observers, self.counts = work, observers, Counts()
+        self.work, self.observers, self.counts, self.compares = work, observers, Counts(), compares
         self.on_cpu = tokens.device.type == "cpu"
         self.dtypes = tuple(dict.fromkeys(dtype for walker in walkers for dtype in walker.plan.dtypes))
         self.schedules = {walker.name: walker.schedule for walker in walkers}
@@ -136,7 +141,7 @@ class _Lockstep:
         """Compute one node of one wave for every walker, show it to the observers, and drop the values that nobody
         reads later.
         """
-        visit = Visit(node, wave, loaded, self.counts.evaluations)
+        visit = Visit(node, wave, loaded, self.counts.evaluations, compares=self.compares)
         leaders = self.work.leaders[node.name]
         outputs: dict[Name, tuple[list[Block], ...]] = {}
         inputs: dict[Name, tuple[list[Block] | None, ...]] = {}

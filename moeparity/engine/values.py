@@ -101,9 +101,12 @@ class _Numbered:
 
 
 class Identities:
-    """Gives identities to the cells of one output port: equal numbers for equal bits."""
+    """Gives identities to the cells of one output port: equal numbers for equal bits; if it does not compare, each
+    tensor gets new ones.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, *, compares: bool = True) -> None:
+        self._compares = compares
         # Blocks with something new: by cell if they have few cells, else in one list.
         self._by_cell: dict[int, list[_Numbered]] = {}
         self._narrow: list[_Numbered] = []
@@ -118,7 +121,7 @@ class Identities:
         """The tensor with its identities; if an equal block was made before, that one is returned."""
         bits = _Bits(tensor, batch, axis)
         ids = np.full(len(batch.cells), -1, dtype=np.int64)
-        for met_value in self._met(bits):
+        for met_value in self._met(bits) if self._compares else ():
             _take_equal(ids, bits, met_value)
             if ids.min() >= 0:
                 break
@@ -136,6 +139,8 @@ class Identities:
             self._next = np.concatenate([self._next, np.zeros(int(cells[-1]) + 1 - len(self._next), dtype=np.int64)])
         ids[is_fresh] = self._next[cells]
         self._next[cells] += 1
+        if not self._compares:
+            return
         numbered = _Numbered(bits, ids.copy(), frozenset(cells.tolist()))
         self._waiting.append(numbered)
         if len(cells) > NARROW:

@@ -30,12 +30,14 @@ from moeparity.progress import telling, through
 class Visit:
     """One node in one wave: the identities of the node's values, what was read so far, and what was computed.
 
-    `evaluations` counts kernel calls by node.
+    `evaluations` counts kernel calls by node. compares: whether equal values are found.
     """
 
-    def __init__(self, node: Node, wave: Rows, loaded: Loaded, evaluations: Counter[str]) -> None:
+    def __init__(
+        self, node: Node, wave: Rows, loaded: Loaded, evaluations: Counter[str], *, compares: bool = True
+    ) -> None:
         self.node, self.wave, self.loaded, self.evaluations = node, wave, loaded, evaluations
-        self.identities = [Identities() for _ in node.outputs]
+        self.identities = [Identities(compares=compares) for _ in node.outputs]
         self._computed: dict[tuple[object, ...], tuple[Block, ...]] = {}
         # Values that were computed span by span and put together, by the ids of the spans' blocks, which `_computed`
         # keeps.

@@ -25,7 +25,7 @@ from scripts.pages.situations import SITUATIONS
 
 PEERS = ("--venv", str(Path(tempfile.gettempdir()) / "peers"))
 """The environment of the tools that moeparity is set beside; made by pip where it is not there."""
-DOCTOR = (str(Path(tempfile.gettempdir()) / "doctor"), "--cases", "25", "--seed", "20261201")
+DOCTOR = (str(Path(tempfile.gettempdir()) / "doctor"), "--cases", "29", "--seed", "20261203")
 """Where the doctor's runs are kept, how many are drawn, and of which seed."""
 RECORD = str(Path(tempfile.gettempdir()) / "hostile.jsonl")
 """What the hostile campaign has tried."""

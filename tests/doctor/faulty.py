@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.doctor.programs import Patch, scored
@@ -99,16 +99,26 @@ def dropping(capacity: int) -> Patch:
         return logits, torch.where(before < capacity, weights, 0), experts
 
     def patch(model: Any) -> None:
-        for layer in model.model.layers:
-            layer.mlp.gate.register_forward_hook(drop)
+        for router in routers(model):
+            router.register_forward_hook(drop)
 
     return patch
 
 
+def routers(model: Any) -> list[Any]:
+    """The routers of all layers that have one."""
+    return [layer.mlp.gate for layer in model.model.layers if hasattr(layer.mlp, "gate")]
+
+
 def renormalised(model: Any) -> None:
     """Scores of the chosen experts renormalised where they must not be, or the other way round."""
-    for layer in model.model.layers:
-        layer.mlp.gate.norm_topk_prob = not layer.mlp.gate.norm_topk_prob
+    for router in routers(model):
+        router.norm_topk_prob = not router.norm_topk_prob
+
+
+def tied(model: Any) -> None:
+    """The embedding as the head."""
+    model.lm_head.weight = nn.Parameter(model.model.embed_tokens.weight.detach().clone())
 
 
 @torch.no_grad()

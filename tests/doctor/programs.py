@@ -71,16 +71,31 @@ def scored(
     temperature: float = 1.0,
     patch: Patch | None = None,
     kernel: str = "sdpa",
+    experts: str = "grouped_mm",
+    pads: int = 0,
 ) -> torch.Tensor:
-    """What a transformers of this checkpoint says of the tokens, in batches of a size: fp32 [B, T - 1] in nats."""
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.bfloat16, attn_implementation=kernel).eval()
+    """What a transformers of this checkpoint says of the tokens, in batches of a size: fp32 [B, T - 1] in nats.
+
+    kernel, experts: implementations of attention and of the experts. pads: so many before each sequence, or behind it
+    if there are less than none; positions are counted in the sequence.
+    """
+    model = AutoModelForCausalLM.from_pretrained(
+        checkpoint, dtype=torch.bfloat16, attn_implementation=kernel, experts_implementation=experts
+    ).eval()
     if patch is not None:
         patch(model)
     rows = []
+    first, length = max(pads, 0), ids.shape[1]
     with torch.no_grad():
         for part in ids.split(batch):
-            logits = model(part, use_cache=False).logits[:, :-1].float() / temperature
-            rows.append(torch.log_softmax(logits, -1).gather(-1, part[:, 1:, None]).squeeze(-1))
+            padded = part.new_zeros(len(part), length + abs(pads))
+            mask = torch.zeros_like(padded)
+            padded[:, first : first + length], mask[:, first : first + length] = part, 1
+            places = (mask.cumsum(-1) - 1).clamp_min(0)
+            options = {"attention_mask": mask, "position_ids": places} if pads else {}
+            logits = model(padded, use_cache=False, **options).logits[:, first : first + length - 1]
+            logprobs = torch.log_softmax(logits.float() / temperature, -1)
+            rows.append(logprobs.gather(-1, part[:, 1:, None]).squeeze(-1))
     return torch.cat(rows)
 
 

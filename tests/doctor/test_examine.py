@@ -13,7 +13,16 @@ from safetensors.torch import load_file, save_file
 
 from moeparity.cli.schemas import report_schema
 from tests.command import inside
-from tests.doctor.faulty import cut_to, decoded_otherwise, dropping, older_prompt, packed, renormalised, without_first
+from tests.doctor.faulty import (
+    cut_to,
+    decoded_otherwise,
+    dropping,
+    older_prompt,
+    packed,
+    renormalised,
+    tied,
+    without_first,
+)
 from tests.doctor.programs import drifted, log, scored, tokens, two_layers
 
 
@@ -135,6 +144,27 @@ def test_what_the_log_alone_names_is_not_simulated(
     of = examined(tmp_path, current, None)
     assert (of["answer"], of["tried"]) == ("logged", 1)
     assert of["logged"]
+
+
+def test_sides_that_hardly_go_together_are_simulated(
+    tmp_path: Path, current: Path, ids: torch.Tensor, right: torch.Tensor
+) -> None:
+    """The log shows that the sides are unrelated, which is no cause: the head has the weights of the embedding."""
+    log(tmp_path / "log.jsonl", ids, scored(current, ids, 1, patch=tied), right)
+    of = examined(tmp_path, current, None)
+    assert (of["answer"], of["blame"]["named"]) == ("named", ["head-tied"])
+    assert any("hardly depend on each other" in clue["says"] for clue in of["clues"])
+
+
+def test_a_token_that_has_most_of_a_legal_difference_is_noise(
+    tmp_path: Path, current: Path, ids: torch.Tensor, right: torch.Tensor
+) -> None:
+    """A flip makes one token as far off as legal arithmetic may: no share of such a difference has a bound."""
+    sampler = right + 1e-3 * torch.randn(right.shape, generator=torch.Generator().manual_seed(0))
+    sampler[3, 7] += 0.1
+    log(tmp_path / "log.jsonl", ids, sampler, right)
+    of = examined(tmp_path, current, None)
+    assert (of["answer"], of["exit"]) == ("noise", 0)
 
 
 def test_a_stated_temperature_is_simulated_on_both_sides(tmp_path: Path, current: Path, ids: torch.Tensor) -> None:

@@ -66,9 +66,9 @@ def plan(model: Model, **settings: str | float) -> BoundGraph:
     return bind(model.graph, load_profile("hf-eager", HERE), "bf16", overrides(settings, HERE))
 
 
-def walk(model: Model, walkers: Sequence[Walker], *nodes: str) -> tuple[Outputs, Counts]:
+def walk(model: Model, walkers: Sequence[Walker], *nodes: str, compares: bool = True) -> tuple[Outputs, Counts]:
     outputs = Outputs(nodes=("lm_head", *nodes))
-    return outputs, run(walkers, model.weights, IDS, [outputs])
+    return outputs, run(walkers, model.weights, IDS, [outputs], compares=compares)
 
 
 def variants(model: Model, micro_batch: int) -> list[Walker]:
@@ -121,6 +121,19 @@ def test_equal_outputs_merge_again(model: Model) -> None:
     expected = dict.fromkeys((node.name for node in model.graph.nodes), 1) | {"layers[1].moe.combine": 2}
     assert counts.evaluations == expected
     assert same_bits(outputs.of("a"), outputs.of("b"))
+
+
+def test_without_a_comparison_equal_outputs_stay_apart(model: Model) -> None:
+    """The same bits; what lies before the first difference is done once all the same."""
+    native = plan(model, **{"layers[1].moe.combine:order": "native"})
+    walkers = [Walker(name=name, plan=of, schedule=MicroBatches(6)) for name, of in (("a", plan(model)), ("b", native))]
+    outputs, counts = walk(model, walkers, compares=False)
+    compared, _ = walk(model, walkers)
+    names = [node.name for node in model.graph.nodes]
+    split = names.index("layers[1].moe.combine")
+    assert {counts.evaluations[name] for name in names[:split]} == {1}
+    assert {counts.evaluations[name] for name in names[split:]} == {2}
+    assert all(same_bits(outputs.of(walker.name), compared.of(walker.name)) for walker in walkers)
 
 
 def test_an_input_that_is_not_read_is_not_given(model: Model) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,42 +41,26 @@ class Points:
     def run(self, crew: Crew | None, progress: Callback | None) -> tuple[Point, ...]:
         """Every point, in the order of the combinations. Raises MoeparityError if something stops all of them."""
         outcomes: dict[int, Report | MoeparityError] = {}
-        started: dict[int, _PointPiece] = {}
-        pieces = self._pieces(outcomes, started, progress)
-        for number, outcome in computed(pieces, crew, "point", len(self.combinations), progress):
-            piece = started.pop(number)
+        pieces = self._pieces(outcomes, progress)
+        for piece, outcome in computed(pieces, crew, "point", len(self.combinations), progress):
             if isinstance(outcome, _OF_ALL):
                 raise outcome
             outcomes[piece.place] = outcome
-            if piece.folder is not None and piece.store is not None and isinstance(outcome, Report):
-                piece.folder.once(piece.store, POINT, partial(_same, outcome))
         refusals = [outcome for outcome in outcomes.values() if isinstance(outcome, MoeparityError)]
         if len(refusals) == len(outcomes) and len({str(error) for error in refusals}) == 1:
             raise refusals[0]
         return tuple(_point(overrides, outcomes[place]) for place, overrides in enumerate(self.combinations))
 
-    def _pieces(
-        self, outcomes: dict[int, Report | MoeparityError], started: dict[int, _PointPiece], progress: Callback | None
-    ) -> Iterator[_PointPiece]:
-        """The points that have to be computed, each prepared when it is asked for. A point that is refused before that,
-        or kept, is put into `outcomes` at once.
-        """
-        opener, number = OpenedOnce(), 0
+    def _pieces(self, outcomes: dict[int, Report | MoeparityError], progress: Callback | None) -> Iterator[_PointPiece]:
+        """The points, each prepared when it is asked for. One that is refused before that is put into `outcomes`."""
+        opener = OpenedOnce()
         for place, overrides in enumerate(self.combinations):
             try:
-                piece = self._ready(place, overrides, opener, progress)
+                yield self._ready(place, overrides, opener, progress)
             except _OF_ALL:
                 raise
             except MoeparityError as error:
                 outcomes[place] = error
-                continue
-            folder, store = piece.folder, piece.store
-            if folder is not None and store is not None and (folder.finished or store.has_any(POINT)):
-                outcomes[place] = folder.once(store, POINT, piece.compute)
-                continue
-            started[number] = piece
-            number += 1
-            yield piece
 
     def _ready(
         self, place: int, overrides: tuple[Override, ...], opener: OpenedOnce, progress: Callback | None
@@ -108,6 +91,15 @@ class _PointPiece:
     store: PieceStore | None
     progress: Callback | None
 
+    def stored(self) -> Report | None:
+        """The report that an earlier run kept. Raises RunError if a finished run has none."""
+        return None if self.folder is None or self.store is None else self.folder.stored(self.store, POINT)
+
+    def keep(self, report: Report) -> None:
+        """Keep the report for a later run."""
+        if self.store is not None:
+            self.store.save(POINT, report)
+
     def compute(self) -> Report:
         """The report, computed here."""
         return bisected(self.plan, progress=self.progress)
@@ -121,10 +113,6 @@ class _PointPiece:
         report = unpacked(codec(self.plan.model.graph, Report), data)
         assert isinstance(report, Report)
         return report
-
-
-def _same(report: Report) -> Report:
-    return report
 
 
 def _point(overrides: tuple[Override, ...], outcome: Report | MoeparityError) -> Point:

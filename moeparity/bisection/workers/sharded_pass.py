@@ -59,21 +59,15 @@ class ShardedPass:
         """What all shards saw together. Raises MoeparityError."""
         start, observation = time.perf_counter(), self.observation
         shards = shards_of(observation)
-        stored = [None if store is None else store.load(shard.name(self.number)) for shard in shards]
-        parts = {number: part for number, part in enumerate(stored) if isinstance(part, ShardPart)}
-        missing = [number for number in range(len(shards)) if number not in parts]
         pieces = [
-            ShardPiece(sharded=self, shard=shards[number], count=len(shards), place=number, job=workforce.job)
-            for number in missing
+            ShardPiece(sharded=self, shard=shard, place=place, count=len(shards), job=workforce.job, store=store)
+            for place, shard in enumerate(shards)
         ]
         joined = _Joined(observation, shards)
-        joined.take(parts)
-        for number, part in computed(pieces, workforce.crew, "shard", len(pieces), progress):
+        for piece, part in computed(pieces, workforce.crew, "shard", len(pieces), progress):
             if isinstance(part, MoeparityError):
                 raise part
-            if store is not None:
-                store.save(shards[missing[number]].name(self.number), part)
-            joined.take({missing[number]: part})
+            joined.take(piece.place, part)
         if joined.refused.keys() - observation.refused.keys():
             # A trial that some shard could not run was not seen in full: the whole pass is computed again without it.
             first = not self.parents
@@ -91,11 +85,22 @@ class ShardPiece:
     place: int
     count: int
     job: Job | None
+    store: PieceStore | None
 
     @property
     def name(self) -> str:
         """Its name in messages."""
         return f"shard {self.place + 1} of {self.count}"
+
+    def stored(self) -> ShardPart | None:
+        """The part that an earlier run kept."""
+        part = None if self.store is None else self.store.load(self.shard.name(self.sharded.number))
+        return part if isinstance(part, ShardPart) else None
+
+    def keep(self, part: ShardPart) -> None:
+        """Keep the part for a later run."""
+        if self.store is not None:
+            self.store.save(self.shard.name(self.sharded.number), part)
 
     def compute(self) -> ShardPart:
         """The part, computed here."""
@@ -125,9 +130,9 @@ class _Joined:
         self.memory: Memory | None = None
         self.waiting: dict[int, ShardPart] = {}
 
-    def take(self, parts: dict[int, ShardPart]) -> None:
-        """Take parts by the numbers of their shards."""
-        self.waiting |= parts
+    def take(self, number: int, of_shard: ShardPart) -> None:
+        """Take the part of the shard with that number."""
+        self.waiting[number] = of_shard
         while (part := self.waiting.pop(self.next, None)) is not None:
             join(self.observation, self.shards[self.next], part)
             self.counts = self.counts.joined(part.counts)

@@ -18,6 +18,9 @@ from moeparity.progress import Progress
 from tests.bisection.workers.hands import Hand, Hands
 from tests.log_records import Records
 
+STORED: dict[int, int] = {}
+KEPT: dict[int, int] = {}
+
 
 @dataclass(frozen=True)
 class Square:
@@ -26,6 +29,12 @@ class Square:
     @property
     def name(self) -> str:
         return f"square {self.number}"
+
+    def stored(self) -> int | None:
+        return STORED.get(self.number)
+
+    def keep(self, result: int) -> None:
+        KEPT[self.number] = result
 
     def compute(self) -> int:
         if self.number == 13:
@@ -45,7 +54,8 @@ def squared(hand: Hand, message: bytes) -> bytes:
 
 def results(hands: Hands | None, numbers: list[int], events: list[Progress] | None = None) -> dict[int, Any]:
     progress = None if events is None else events.append
-    return dict(computed(map(Square, numbers), hands, "square", len(numbers), progress))
+    pieces = computed(map(Square, numbers), hands, "square", len(numbers), progress)
+    return {piece.number: result for piece, result in pieces}
 
 
 def test_results_go_by_number_whatever_comes_first() -> None:
@@ -60,7 +70,7 @@ def test_results_go_by_number_whatever_comes_first() -> None:
 
     events: list[Progress] = []
     hands = Hands(last_first)
-    order = [number for number, _ in computed(map(Square, range(6)), hands, "square", 6, events.append)]
+    order = [piece.number for piece, _ in computed(map(Square, range(6)), hands, "square", 6, events.append)]
     assert (order[-1], sorted(order)) == (0, list(range(6)))
     assert results(Hands(squared), list(range(6))) == results(None, list(range(6)))
     assert len(hands.hired) == 2
@@ -98,7 +108,7 @@ def test_workers_stay_for_the_next_pieces_and_end_where_not_all_is_wanted() -> N
 
 def test_nobody_is_hired_beyond_the_pieces_and_none_without_one() -> None:
     hands = Hands(squared, count=50)
-    assert results(hands, [3]) == {0: 9}
+    assert results(hands, [3]) == {3: 9}
     assert len(hands.hired) == 1
     idle = Hands(squared)
     assert results(idle, []) == {}
@@ -161,9 +171,20 @@ def test_a_users_mistake_takes_the_place_of_a_result_and_stops_no_other() -> Non
         return words if message == b"13" else squared(hand, message)
 
     for hands in (Hands(fails), None):
+        KEPT.clear()
         by_number = results(hands, [1, 13, 2])
-        assert (type(by_number[1]), str(by_number[1])) == (GraphError, "no luck")
-        assert (by_number[0], by_number[2]) == (1, 4)
+        assert (type(by_number[13]), str(by_number[13])) == (GraphError, "no luck")
+        assert KEPT == {1: 1, 2: 4} == {number: by_number[number] for number in (1, 2)}
+
+
+def test_what_is_kept_is_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(STORED, 2, -4)
+    for hands in (Hands(squared), None):
+        events: list[Progress] = []
+        assert results(hands, [1, 2, 3], events) == {1: 1, 2: -4, 3: 9}
+        if hands is not None:
+            assert sorted(message for hand in hands.hired for message in hand.messages) == [b"1", b"3"]
+            assert (events[-1].done, events[-1].total) == (3, 3)
 
 
 @pytest.mark.parametrize("kind", ["KeyError", "Where", "os"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from moeparity.bisection.context import Context, filled
+from moeparity.bisection.context import Context, Measure, filled
 from moeparity.bisection.divergence.baseline import BASELINE
 from moeparity.bisection.divergence.data import (
     Choice,
@@ -162,3 +162,6 @@ def _node_errors(records: Records) -> Iterator[NodeError]:
 def _size(error: Error) -> Size:
     reference, candidate = error.nonfinite
     return filled(Size, error, nonfinite_reference=reference, nonfinite_candidate=candidate)
+
+
+MEASURE = Measure(gives=Divergence, measure=measure, watch=RECORDS, search=BASELINE)

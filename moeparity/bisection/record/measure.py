@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from moeparity.bisection.context import Context
+from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.floor.measure import floor_sides
 from moeparity.bisection.floor.show import AT_THE_FLOOR
 from moeparity.bisection.plan import Plan
@@ -252,3 +252,7 @@ def _other_sets(records: Records, walker: Name) -> Tensor:
     """How many token-layers of each sequence have another set, over all layers: fp64 [B]."""
     counts = [records.other_sets[walker, layer] for layer in _layers(records, walker)]
     return sum(counts, torch.zeros(len(records.mask))).double()
+
+
+MEASURE = Measure(gives=Recording, measure=measure, watch=RECORDED, trials=trials)
+OTHER_MEASURE = Measure(gives=OtherRecord, measure=measure_other, watch=RECORDED_BY_OTHER, trials=other_trials)

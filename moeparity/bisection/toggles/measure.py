@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from moeparity.bisection.context import Context, filled
+from moeparity.bisection.context import Context, Measure, filled
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.shares.reading import fix_reading, share_reading
@@ -91,3 +91,6 @@ def _share_sentences(plan: Plan, blame: Searched, labels: Mapping[str, str]) -> 
     )
     allowed = None if blame.may_stay is None else blame.may_stay.renamed(label)
     return [*shares, *fix_reading(blame.fixes.renamed(label), allowed, costs=bool(plan.recipe.costs))]
+
+
+MEASURE = Measure(gives=Toggled, measure=measure, search=OFFSETTING)

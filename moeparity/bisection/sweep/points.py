@@ -12,12 +12,10 @@ from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import bisected, ready
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.report import Report
-from moeparity.bisection.resume.pieces import PieceStore
 from moeparity.bisection.runs.folder import POINT, RunFolder
 from moeparity.bisection.sweep.report import Point
-from moeparity.bisection.workers.crew import Crew, computed
-from moeparity.bisection.workers.job import job_of
-from moeparity.bisection.workers.message import TASKS, PointTask, packed, unpacked
+from moeparity.bisection.workers.crew import Crew, Piece, computed
+from moeparity.bisection.workers.message import TASKS, PointTask, job_of, packed
 from moeparity.errors import CheckpointError, DeviceError, MoeparityError, RunError
 from moeparity.inputs.model import OpenedOnce
 from moeparity.plan.spec.overrides import Override
@@ -72,33 +70,34 @@ class Points:
             overrides=overrides, attribution=False, allow_code=self.allow_code, memory_limit=self.memory_limit
         )
         plan = ready(self.recipe, device=self.device, options=options, progress=numbered, opener=opener)
-        store = None
         if self.folder is not None:
             self.folder.admit_point(plan, ", ".join(f"{o.name}={o.value}" for o in overrides), numbered)
-            store = self.folder.pieces(codec(plan.model.graph, Report))
-        return _PointPiece(place, name, plan, options, self.folder, store, numbered)
+        of_reports = codec(plan.model.graph, Report)
+        return _PointPiece(
+            name=name,
+            place=place,
+            key=POINT,
+            store=None if self.folder is None else self.folder.pieces(of_reports),
+            codec=of_reports,
+            plan=plan,
+            options=options,
+            folder=self.folder,
+            progress=numbered,
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class _PointPiece:
-    """One point: its index, its plan, and where it is kept."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PointPiece(Piece):
+    """One point: its plan, and the folder in which the sweep is kept."""
 
-    place: int
-    name: str
     plan: Plan
     options: Options
     folder: RunFolder | None
-    store: PieceStore | None
     progress: Callback | None
 
     def stored(self) -> Report | None:
         """The report that an earlier run kept. Raises RunError if a finished run has none."""
-        return None if self.folder is None or self.store is None else self.folder.stored(self.store, POINT)
-
-    def keep(self, report: Report) -> None:
-        """Keep the report for a later run."""
-        if self.store is not None:
-            self.store.save(POINT, report)
+        return None if self.folder is None or self.store is None else self.folder.stored(self.store, self.key)
 
     def compute(self) -> Report:
         """The report, computed here."""
@@ -107,12 +106,6 @@ class _PointPiece:
     def message(self) -> bytes:
         """The task for a worker."""
         return packed(TASKS, PointTask(job=job_of(self.plan, self.options)))
-
-    def read(self, data: bytes) -> Report:
-        """The report that a worker has written."""
-        report = unpacked(codec(self.plan.model.graph, Report), data)
-        assert isinstance(report, Report)
-        return report
 
 
 def _point(overrides: tuple[Override, ...], outcome: Report | MoeparityError) -> Point:

@@ -7,12 +7,16 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
+from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
 from moeparity import errors
-from moeparity.bisection.workers.message import DONE, FAILED, REFUSED
+from moeparity.bisection.resume.codec import Codec
+from moeparity.bisection.resume.pieces import PieceStore
+from moeparity.bisection.workers.message import DONE, FAILED, REFUSED, unpacked
 from moeparity.errors import MoeparityError, counted
 from moeparity.progress import Callback, Progress
 
@@ -21,33 +25,40 @@ LOSSES = 3
 _log = logging.getLogger("moeparity")
 
 
-class Piece(Protocol):
-    """One piece of work, whose result depends on nothing but the piece."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece(ABC):
+    """One piece of work, whose result depends on nothing but the piece.
 
-    @property
-    def name(self) -> str:
-        """Its name in messages, such as `point 3 of 8`."""
-        ...
+    name: in messages, such as `point 3 of 8`. place: its number, from 0. key: the name under which `store` keeps the
+    result (None: it is not kept). codec: reads the bytes of a worker.
+    """
 
-    def stored(self) -> Any | None:
-        """The result that an earlier run kept; None if there is none."""
-        ...
+    name: str
+    place: int
+    key: str
+    store: PieceStore | None
+    codec: Codec
 
-    def keep(self, result: Any) -> None:
-        """Keep the result for a later run."""
-        ...
-
+    @abstractmethod
     def compute(self) -> Any:
         """The result, computed here. Raises MoeparityError."""
-        ...
 
+    @abstractmethod
     def message(self) -> bytes:
         """The task for a worker."""
-        ...
 
     def read(self, data: bytes) -> Any:
         """The result from the bytes that a worker wrote."""
-        ...
+        return unpacked(self.codec, data)
+
+    def stored(self) -> Any | None:
+        """The result that an earlier run kept; None if there is none."""
+        return None if self.store is None else self.store.load(self.key)
+
+    def keep(self, result: Any) -> None:
+        """Keep the result for a later run."""
+        if self.store is not None:
+            self.store.save(self.key, result)
 
 
 P = TypeVar("P", bound=Piece)
@@ -178,6 +189,7 @@ def computed(
 def _handed_out(source: Iterator[P], crew: Crew, tally: _Tally) -> Iterator[tuple[P, Any]]:
     """The pieces with their results; each worker has a thread that waits for it."""
     running: dict[Future[bytes], P] = {}
+    answers: SimpleQueue[Future[bytes]] = SimpleQueue()
     pool = ThreadPoolExecutor(max(crew.places, 1), "worker")
     try:
         while True:
@@ -188,15 +200,16 @@ def _handed_out(source: Iterator[P], crew: Crew, tally: _Tally) -> Iterator[tupl
                     tally.finish(piece)
                     yield piece, stored
                     continue
-                on_part = partial(tally.note, piece)
-                running[pool.submit(crew.answer_to, piece, piece.message(), on_part)] = piece
+                asked = pool.submit(crew.answer_to, piece, piece.message(), partial(tally.note, piece))
+                running[asked] = piece
+                asked.add_done_callback(answers.put)
             if not running:
                 return
-            for answered in wait(running, return_when=FIRST_COMPLETED).done:
-                piece = running.pop(answered)
-                answer = answered.result()
-                tally.finish(piece)
-                yield piece, _result(piece, answer)
+            answered = answers.get()
+            piece = running.pop(answered)
+            answer = answered.result()
+            tally.finish(piece)
+            yield piece, _result(piece, answer)
     finally:
         pool.shutdown(wait=not running, cancel_futures=True)
 

@@ -6,7 +6,7 @@ import fnmatch
 import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from moeparity import paths
@@ -82,20 +82,21 @@ class LaunchedSides:
     """Both sides of a recipe.
 
     text: their part of the recipe. profiles: files to be written beside it. warnings: options that no profile covers.
-    bases: by which file each launched side is known, and whether the engine wrote it or it starts the engine.
+    bases: by which file each launched side is known, and whether the engine wrote it or it starts the engine; empty
+    without launch files.
     other_models: launch files that name a model that is clearly not the checkpoint. other_functions: choices by which
     the sides compute another function, and what removes them. obstacle: why the recipe cannot run, "" if it can.
     temperature: the sampler's, None if not set.
     """
 
     text: str
-    profiles: dict[Path, str]
-    warnings: tuple[str, ...]
-    bases: tuple[str, ...]
-    other_models: tuple[str, ...]
-    other_functions: tuple[str, ...]
-    obstacle: str
-    temperature: float | None
+    profiles: dict[Path, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    bases: tuple[str, ...] = ()
+    other_models: tuple[str, ...] = ()
+    other_functions: tuple[str, ...] = ()
+    obstacle: str = ""
+    temperature: float | None = None
 
 
 def profile_file(out: Path, role: str) -> Path:

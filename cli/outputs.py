@@ -55,9 +55,14 @@ class Outputs:
         self.text("--html", lambda: html(document))
         print_blocks(document.blocks, self.console())
 
-    def report(self, result: Reported, document: Document) -> None:
-        """Write the result to --json and its page to --html, if given, and print the report. Raises MoeparityError."""
+    def report(self, result: Reported, document: Document, short: Document | None = None) -> None:
+        """Write the result to --json, its page to --html and its short report (the document by default) to --markdown,
+        each if given, and print the report. Raises MoeparityError.
+        """
+        from moeparity.output.markdown import markdown
+
         self.text("--json", result.to_json)
+        self.text("--markdown", lambda: markdown(short or document))
         self.document(document)
 
     def progress(self) -> AbstractContextManager[Callback | None]:

@@ -200,14 +200,14 @@ def _handed_out(source: Iterator[P], crew: Crew, tally: _Tally) -> Iterator[tupl
                     tally.finish(piece)
                     yield piece, stored
                     continue
-                asked = pool.submit(crew.answer_to, piece, piece.message(), partial(tally.note, piece))
-                running[asked] = piece
-                asked.add_done_callback(answers.put)
+                future = pool.submit(crew.answer_to, piece, piece.message(), partial(tally.note, piece))
+                running[future] = piece
+                future.add_done_callback(answers.put)
             if not running:
                 return
-            answered = answers.get()
-            piece = running.pop(answered)
-            answer = answered.result()
+            future = answers.get()
+            piece = running.pop(future)
+            answer = future.result()
             tally.finish(piece)
             yield piece, _result(piece, answer)
     finally:

@@ -79,17 +79,16 @@ class Launched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchedSides:
-    """Both sides of a recipe.
+    """Both sides of a recipe as launch files start them; empty without launch files.
 
     text: their part of the recipe. profiles: files to be written beside it. warnings: options that no profile covers.
-    bases: by which file each launched side is known, and whether the engine wrote it or it starts the engine; empty
-    without launch files.
+    bases: by which file each launched side is known, and whether the engine wrote it or it starts the engine.
     other_models: launch files that name a model that is clearly not the checkpoint. other_functions: choices by which
     the sides compute another function, and what removes them. obstacle: why the recipe cannot run, "" if it can.
     temperature: the sampler's, None if not set.
     """
 
-    text: str
+    text: str = ""
     profiles: dict[Path, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     bases: tuple[str, ...] = ()

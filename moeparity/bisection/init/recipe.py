@@ -89,11 +89,7 @@ def write_starter(
     note = _note(graph, weight_files)
     dtype = config.dtype or (file_dtype(weight_files) if weight_files else UNDECLARED_DTYPE)
     prompt_set = prompts(checkpoint, int(config["vocab_size"]))
-    sides = (
-        sides_of_recipe(launched_sides, graph, dtype, out)
-        if launched_sides
-        else LaunchedSides(text=_starting_sides(graph, dtype))
-    )
+    sides = sides_of_recipe(launched_sides, graph, dtype, out) if launched_sides else LaunchedSides()
     _refuse_present(tuple(sides.profiles), force=force)
     text = _recipe(
         checkpoint=os.path.relpath(checkpoint.resolve(), out.resolve().parent),
@@ -108,13 +104,9 @@ def write_starter(
     )
     for path, lines in {tokens_file: prompt_set.lines, **sides.profiles, out: text}.items():
         write_text(path, lines)
+    left_out = trials_left_out(out) if launched_sides and not sides.obstacle else ()
     return Starter(
-        recipe=out,
-        tokens=tokens_file,
-        synthetic=weight_files is None,
-        note=note,
-        sides=sides,
-        left_out=trials_left_out(out) if launched_sides and not sides.obstacle else (),
+        recipe=out, tokens=tokens_file, synthetic=weight_files is None, note=note, sides=sides, left_out=left_out
     )
 
 
@@ -173,7 +165,7 @@ tokens:
 {_sample(graph, dtype, sides)}
   # With a rollout of your server in the file, take this line in place of `sample:`.
   # sampled_from: candidate
-{sides.text}
+{sides.text or _starting_sides(graph, dtype)}
 gate: {{metric: k3, below: 1e-3}}
 
 # How differences are bundled into toggles: rule, attribute, node, layer or block.

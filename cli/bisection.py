@@ -178,13 +178,12 @@ def _tokenizer(recipe: Path, file: Path | None) -> Tokenizer:
 def _print_cost(recipe: Path, device: str, options: Options, written: Mapping[str, Path | None]) -> NoReturn:
     """Print what the recipe would take on this machine, and exit."""
     from moeparity.bisection.cost import expected
-    from moeparity.cli.render import console
+    from moeparity.cli.render import show
     from moeparity.output.blocks import names
-    from moeparity.output.terminal import print_blocks
 
     begun = time.process_time()
 
     for option in (option for option, path in written.items() if path is not None):
         raise MoeparityError(f"bisect: --dry-run makes no report for {option} to write. Give one of them.")
-    print_blocks([names(expected(recipe, device=device, options=options, begun=begun).rows)], console())
+    show([names(expected(recipe, device=device, options=options, begun=begun).rows)])
     raise typer.Exit

@@ -153,12 +153,9 @@ def _check_recipe(recipe: Path, *, baseline: Baseline | None, **settings: Any) -
 
 def _shown(result: Checked) -> Iterator[Block]:
     """The recipe, and below it for each expectation whether it is met and what was found."""
-    from moeparity.output.blocks import Styled, lines, names
-    from moeparity.output.findings import STYLE, WORD
+    from moeparity.output.blocks import lines
+    from moeparity.output.findings import in_rows
 
     if result.findings:
         yield lines(result.recipe)
-        yield names(
-            (Styled(WORD[finding.status], STYLE[finding.status]), finding.expectation, finding.found)
-            for finding in result.findings
-        )
+        yield in_rows(result.findings)

@@ -96,37 +96,26 @@ def _kind(a: Path, b: Path) -> str:
 def _traces(a: Path, b: Path, layout: Path | None, files: Outputs) -> int:
     from moeparity.evidence.diff.run import diff as compare
     from moeparity.evidence.diff.show import document, in_short
-    from moeparity.output.markdown import markdown
 
     report, subject = compare(a, b, layout), f"{display_path(a)} {display_path(b)}"
-    files.text("--json", report.to_json)
-    files.text("--markdown", lambda: markdown(in_short(report, subject)))
-    files.document(document(report, subject))
+    files.report(report, document(report, subject), in_short(report, subject))
     return report.exit_code
 
 
 def _runs(a: Path, b: Path, files: Outputs) -> int:
     from moeparity.bisection.runs.compare import compare
     from moeparity.bisection.runs.show import document
-    from moeparity.output.markdown import markdown
 
     comparison = compare(a, b)
-    shown = document(comparison)
-    files.text("--json", comparison.to_json)
-    files.text("--markdown", lambda: markdown(shown))
-    files.document(shown)
+    files.report(comparison, document(comparison))
     return comparison.exit_code
 
 
 def _routes(a: Path, b: Path, top_k: int | None, files: Outputs) -> int:
     from moeparity.bisection.flips.document import document
     from moeparity.bisection.flips.run import logged_flips
-    from moeparity.output.markdown import markdown
 
     flipped = logged_flips(a, b, top_k=top_k)
-    shown = document(flipped, f"{flipped.reference} {flipped.candidate}", "diff")
-    files.text("--json", flipped.to_json)
     files.file("--map", flipped.write_map)
-    files.text("--markdown", lambda: markdown(shown))
-    files.document(shown)
+    files.report(flipped, document(flipped, f"{flipped.reference} {flipped.candidate}", "diff"))
     return flipped.exit_code

@@ -88,7 +88,6 @@ def explain(
         stop = Stop() if seconds is None else Stop(seconds=seconds)
         with files.progress() as progress, stopping(stop):
             result = explain_trace(request, progress, stop)
-        files.text("--json", result.to_json)
         files.text("--profile-out", lambda: profile_text(result, profile_out.stem if profile_out else ""))
-        files.document(document(result))
+        files.report(result, document(result))
     raise typer.Exit(result.exit_code)

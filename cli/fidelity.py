@@ -9,7 +9,6 @@ from pathlib import Path
 from moeparity.cli.outputs import outputs
 from moeparity.ops.declaration import Op
 from moeparity.output.blocks import Block, Column, lines, names, table
-from moeparity.output.terminal import print_blocks
 from moeparity.profiles.fidelity import HOW, LEVELS, Finding, Line, findings, to_json
 from moeparity.profiles.fidelity import lines as rows_of
 
@@ -28,7 +27,7 @@ def show_fidelity(op: Op | None, json: Path | None) -> None:
     with outputs({"--json": json}) as files:
         evidence = findings(None if op is None else [op])
         files.text("--json", lambda: to_json(evidence))
-        print_blocks(_overview(evidence) if op is None else _in_full(evidence), files.console())
+        files.show(_overview(evidence) if op is None else _in_full(evidence))
 
 
 def _overview(evidence: list[Finding]) -> Iterator[Block]:

@@ -124,9 +124,8 @@ def _flips(recipe: Path, files: Outputs, settings: dict[str, Any]) -> int:
 
     with files.progress() as progress:
         result = run_flips(recipe, progress=progress, **settings)
-    files.text("--json", result.to_json)
     files.file("--map", result.write_map)
-    files.document(document(result, str(recipe)))
+    files.report(result, document(result, str(recipe)))
     return result.exit_code
 
 

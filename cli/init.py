@@ -32,18 +32,19 @@ def init(
 
     with outputs({"--out": out}, unprinted=("--out",)) as files, files.progress() as progress:
         starter = write_starter(checkpoint, out, force=force, server=server, trainer=trainer, progress=progress)
-    written = (starter.recipe, *starter.profiles, starter.tokens)
+    sides = starter.sides
+    written = (starter.recipe, *sides.profiles, starter.tokens)
     console().print(f"wrote {', '.join(map(str, written[:-1]))} and {written[-1]}")
-    for basis in starter.bases:
+    for basis in sides.bases:
         console().print(basis, markup=False)
-    for another in starter.other_models:
+    for another in sides.other_models:
         console().print(f"warning: not this checkpoint's model: {another}", markup=False)
-    for choice in starter.other_functions:
+    for choice in sides.other_functions:
         console().print(f"warning: both sides compute another function: {choice}", markup=False)
-    for warning in starter.warnings:
+    for warning in sides.warnings:
         console().print(f"warning: no profile has it: {warning}", markup=False)
-    if starter.obstacle:
-        console().print(f"It does not run: {starter.obstacle}", markup=False)
+    if sides.obstacle:
+        console().print(f"It does not run: {sides.obstacle}", markup=False)
     for group in starter.left_out:
         console().print(f"left out: {left_out_words(group)}", markup=False)
     if starter.note:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
@@ -16,7 +16,7 @@ from moeparity.output.writing import refuse_clashes, write_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from moeparity.output.blocks import Document
+    from moeparity.output.blocks import Block, Document
     from moeparity.progress import Callback
 
 _STANDARD_OUTPUT = (Path("-"), Path("/dev/stdout"))
@@ -50,14 +50,24 @@ class Outputs:
     def document(self, document: Document) -> None:
         """Write the page to --html, if given, and print the report. Raises MoeparityError."""
         from moeparity.output.html.page import html
-        from moeparity.output.terminal import print_blocks
 
         self.text("--html", lambda: html(document))
-        print_blocks(document.blocks, self.console())
+        self.show(document.blocks)
 
-    def report(self, result: Reported, document: Document) -> None:
-        """Write the result to --json and its page to --html, if given, and print the report. Raises MoeparityError."""
+    def show(self, blocks: Iterable[Block]) -> None:
+        """Print blocks."""
+        from moeparity.output.terminal import print_blocks
+
+        print_blocks(blocks, self.console())
+
+    def report(self, result: Reported, document: Document, short: Document | None = None) -> None:
+        """Write the result to --json, its page to --html and its short report (the document by default) to --markdown,
+        each if given, and print the report. Raises MoeparityError.
+        """
+        from moeparity.output.markdown import markdown
+
         self.text("--json", result.to_json)
+        self.text("--markdown", lambda: markdown(short or document))
         self.document(document)
 
     def progress(self) -> AbstractContextManager[Callback | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, TextIO
 
@@ -31,6 +31,7 @@ from moeparity.output.blocks import (
     stacked,
     table,
 )
+from moeparity.output.terminal import print_blocks
 from moeparity.output.words import printable
 from moeparity.plan.toggles import Toggle
 
@@ -71,6 +72,11 @@ def console(stream: TextIO | None = None) -> Console:
         return _Printable(file=stream, **_AS_WRITTEN)
     columns = whole_number(os.environ.get("COLUMNS", ""))
     return _Piped(file=stream, width=columns or PIPED_WIDTH, **_AS_WRITTEN)
+
+
+def show(blocks: Iterable[Block]) -> None:
+    """Print blocks on standard output."""
+    print_blocks(blocks, console())
 
 
 def plan_blocks(outline: Outline) -> Iterator[Block]:

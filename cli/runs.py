@@ -24,10 +24,9 @@ def list_runs(
 ) -> None:
     """List kept runs: verdict, figure, when, machine, finished or not."""
     from moeparity.bisection.runs.show import listed, runs_below
-    from moeparity.cli.render import console
-    from moeparity.output.terminal import print_blocks
+    from moeparity.cli.render import show
 
-    print_blocks(listed(runs_below(folder), str(folder)), console())
+    show(listed(runs_below(folder), str(folder)))
 
 
 def show_run(

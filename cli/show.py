@@ -29,8 +29,7 @@ def plan(
     A graph shows each kind of layer once, and for a recipe the nodes on which the sides differ.
     """
     from moeparity.bisection.outline import outline_checkpoint, outline_recipe
-    from moeparity.cli.render import console, plan_blocks
-    from moeparity.output.terminal import print_blocks
+    from moeparity.cli.render import plan_blocks, show
 
     if mermaid and dot:
         raise MoeparityError("show plan: --mermaid and --dot are two forms of one graph. Give one of them.")
@@ -41,7 +40,7 @@ def plan(
 
         print(printable((diagram.mermaid if mermaid else diagram.dot)(drawing(outline))))
     else:
-        print_blocks(plan_blocks(outline), console())
+        show(plan_blocks(outline))
 
 
 def ops(
@@ -53,9 +52,8 @@ def ops(
     json: Annotated[Path | None, typer.Option(help="With --fidelity: write it to this file as JSON.")] = None,
 ) -> None:
     """Print the ops and every choice that they leave open."""
-    from moeparity.cli.render import console, op_blocks, op_list
+    from moeparity.cli.render import op_blocks, op_list, show
     from moeparity.ops.registry import find
-    from moeparity.output.terminal import print_blocks
 
     op = None if name is None else find(name)
     if fidelity:
@@ -65,7 +63,7 @@ def ops(
     elif json is not None:
         raise MoeparityError("show ops: --json writes what --fidelity finds. Give --fidelity too.")
     else:
-        print_blocks([op_list()] if op is None else op_blocks(op), console())
+        show([op_list()] if op is None else op_blocks(op))
 
 
 def engines(
@@ -81,7 +79,6 @@ def engines(
     No weights are needed and nothing is computed.
     """
     from moeparity.cli.outputs import outputs
-    from moeparity.output.terminal import print_blocks
 
     with outputs({"--json": json}) as files:
         if second is not None and first is not None:
@@ -89,7 +86,7 @@ def engines(
         else:
             text, blocks = _profiles(first)
         files.text("--json", lambda: text)
-    print_blocks(blocks, files.console())
+    files.show(blocks)
 
 
 Answer = tuple[str, Iterable["Block"]]
@@ -132,14 +129,13 @@ def launch(
     And what it may change that no profile has.
     """
     from moeparity.cli.outputs import outputs
-    from moeparity.output.terminal import print_blocks
     from moeparity.profiles.launch import read
     from moeparity.profiles.launch.show import blocks
 
     with outputs({"--json": json}) as files:
         implied = read(file)
         files.text("--json", implied.to_json)
-    print_blocks(blocks(implied), files.console())
+    files.show(blocks(implied))
 
 
 def schema(

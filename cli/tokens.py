@@ -102,9 +102,8 @@ def _write(files: list[Path], out: Path, format: str | None, most: int | None) -
 
 
 def _print(path: Path, tokenizer: str | None, checkpoint: Path | None, sequences: int, length: int) -> None:
-    from moeparity.cli.render import console
+    from moeparity.cli.render import show
     from moeparity.output.blocks import lines
-    from moeparity.output.terminal import print_blocks
 
     token_set, vocabulary = (
         _of_recipe(path) if path.suffix in {".yaml", ".yml"} else _of_file(path, tokenizer, checkpoint)
@@ -116,7 +115,7 @@ def _print(path: Path, tokenizer: str | None, checkpoint: Path | None, sequences
         for row in range(min(sequences, rows))
         for part in (lines("", f"sequence {row}"), _table(token_set, vocabulary, row, length))
     ]
-    print_blocks([lines(about), *shown], console())
+    show([lines(about), *shown])
 
 
 def _of_recipe(path: Path) -> tuple[TokenSet, Tokenizer | None]:

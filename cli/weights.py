@@ -47,7 +47,6 @@ def weights(
             )
         report = compare(ours, theirs)
         files.file("--out", lambda path: write_weights(path, ours.by_rank[0]))
-        files.text("--json", report.to_json)
         subject = " ".join(display_path(path) for path in (a, b) if path is not None)
-        files.document(document(report, subject))
+        files.report(report, document(report, subject))
     raise typer.Exit(report.exit_code)

@@ -12,6 +12,7 @@ import pytest
 
 from moeparity.bisection.report import Report
 from moeparity.bisection.sections import SECTIONS, Section
+from tests.bisection.reports import name_of
 from tests.bisection.screens import answers, choices, commands, noise, places
 from tests.evidence.screens import documents as of_evidence
 from tests.logs.screens import documents as of_logs
@@ -34,11 +35,6 @@ ROOMS: Mapping[str, Mapping[str, Screens]] = {
     "ranks/screens": of_ranks.DOCUMENTS,
 }
 DOCUMENTS = [(room, name) for room, documents in ROOMS.items() for name in documents]
-
-
-def name_of(section: Section) -> str:
-    """Its data and what shows it: one text is called so."""
-    return f"{section.data.__name__}.{section.show.__name__}"
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=name_of)

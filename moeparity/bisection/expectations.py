@@ -11,6 +11,7 @@ from moeparity.bisection.divergence.growth import Step, largest, steps
 from moeparity.bisection.divergence.show import nowhere
 from moeparity.bisection.record.data import deciding, overall
 from moeparity.bisection.report import Report
+from moeparity.bisection.shares.data import ShareRow
 from moeparity.bisection.toggles.data import ToggleResult, TrialResult
 from moeparity.errors import SpecError, Where, did_you_mean, listed
 from moeparity.output.findings import Finding, Outcome, Status, agrees, keeps, lies
@@ -255,10 +256,8 @@ def _share(name: str, bounds: Bounds, report: Report) -> Outcome:
     """Hold the share of a choice to its bounds: met if its interval lies within them, not met if it lies outside,
     open if a bound lies in the interval.
     """
-    attribution = report.attribution
-    row = next((row for row in attribution.shares.rows if row.name == name), None) if attribution else None
-    total = attribution.shares.total if attribution else None
-    if row is None or not total:
+    row = _row(name, report)
+    if row is None or report.attribution is None or not report.attribution.shares.total:
         return "fail", "there are no shares: no divergence, or an op refuses a mixture"
     low, high = row.of_whole_low, row.of_whole_high
     interval = f"{low:.1%} to {high:.1%}" if math.isfinite(low) and math.isfinite(high) else "not bounded"
@@ -270,22 +269,22 @@ def _share(name: str, bounds: Bounds, report: Report) -> Outcome:
     return "ok" if inside else "inconclusive", text
 
 
+def _row(name: str, report: Report) -> ShareRow | None:
+    """The share of a choice; None if it has none."""
+    rows = report.attribution.shares.rows if report.attribution else ()
+    return next((row for row in rows if row.name == name), None)
+
+
 def _saturated(name: str, report: Report) -> Outcome:
-    attribution = report.attribution
-    role = (
-        next((row.role for row in attribution.shares.rows if row.name == name), "no share")
-        if attribution
-        else "no share"
-    )
+    row = _row(name, report)
+    role = "no share" if row is None else row.role
     return "ok" if role == "saturated" else "fail", role
 
 
 def _smallest_fix(toggles: frozenset[str], report: Report) -> Outcome:
-    attribution = report.attribution
-    fixes = attribution.fixes if attribution else ()
+    fixes = report.attribution.fixes if report.attribution else ()
     if not fixes:
         return "fail", "no fix was found"
-    size = len(fixes[0].toggles)
-    smallest = [set(fix.toggles) for fix in fixes if len(fix.toggles) == size]
-    text = "; or ".join(", ".join(fix.toggles) or "nothing" for fix in fixes if len(fix.toggles) == size)
-    return "ok" if toggles in smallest else "fail", text
+    smallest = [fix.toggles for fix in fixes if len(fix.toggles) == len(fixes[0].toggles)]
+    text = "; or ".join(", ".join(names) or "nothing" for names in smallest)
+    return "ok" if toggles in [set(names) for names in smallest] else "fail", text

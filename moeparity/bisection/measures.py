@@ -9,115 +9,69 @@ from graphlib import TopologicalSorter
 from typing import Any, Final
 
 from moeparity.bisection.arrival import measure as arrival
-from moeparity.bisection.arrival.data import Arrival
 from moeparity.bisection.blame import measure as blame
 from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.degeneracy import measure as degeneracy
-from moeparity.bisection.degeneracy.data import Degeneracy
 from moeparity.bisection.determinism import measure as determinism
-from moeparity.bisection.determinism.data import Determinism
 from moeparity.bisection.digests import measure as digests
-from moeparity.bisection.digests.data import Digests
 from moeparity.bisection.distribution import measure as distribution
-from moeparity.bisection.distribution.data import Distribution
 from moeparity.bisection.divergence import measure as divergence
-from moeparity.bisection.divergence.baseline import BASELINE
-from moeparity.bisection.divergence.data import Divergence
-from moeparity.bisection.divergence.observe import RECORDS
 from moeparity.bisection.envelope import measure as envelope
-from moeparity.bisection.envelope.data import Envelope
 from moeparity.bisection.flips import measure as flips
-from moeparity.bisection.flips.data import RoutingFlips
-from moeparity.bisection.flips.observe import CENSUS
 from moeparity.bisection.floor import measure as floor
-from moeparity.bisection.floor.data import Floor
 from moeparity.bisection.graph import measure as graph
-from moeparity.bisection.graph.data import OpGraph
 from moeparity.bisection.nearest import measure as nearest
-from moeparity.bisection.nearest.data import NearestAnswers
 from moeparity.bisection.nonfinite import measure as nonfinite
-from moeparity.bisection.nonfinite.data import Nonfinite
 from moeparity.bisection.observed import STATE, Observed
 from moeparity.bisection.oracle import measure as oracle
-from moeparity.bisection.oracle.data import Oracle
 from moeparity.bisection.per_token import measure as per_token
-from moeparity.bisection.per_token.data import PerToken
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.provenance import measure as provenance
-from moeparity.bisection.provenance.data import Provenance
 from moeparity.bisection.real_ranks.data import RealRanks
 from moeparity.bisection.record import measure as record
-from moeparity.bisection.record.data import OtherRecord, Recording
-from moeparity.bisection.record.observe import RECORDED, RECORDED_BY_OTHER
 from moeparity.bisection.replay import measure as replay
-from moeparity.bisection.replay.data import Replay
 from moeparity.bisection.report import Report
 from moeparity.bisection.resume.codec import Codec, classes_of
 from moeparity.bisection.run import measure as run
-from moeparity.bisection.run.data import RunFacts
 from moeparity.bisection.schedule import measure as schedule
-from moeparity.bisection.schedule.data import Schedule
 from moeparity.bisection.shares import measure as shares
-from moeparity.bisection.shares.data import Attribution
-from moeparity.bisection.shares.search import SHARES
 from moeparity.bisection.summary import measure as summary
-from moeparity.bisection.summary.data import Summary
 from moeparity.bisection.toggles import measure as toggles
-from moeparity.bisection.toggles.data import Toggled
-from moeparity.bisection.toggles.search import OFFSETTING
 from moeparity.bisection.tokens import measure as tokens
-from moeparity.bisection.tokens.data import OfTokens
 from moeparity.bisection.trace import measure as trace
-from moeparity.bisection.trace.data import Traced
-from moeparity.bisection.trace.search import GRAFTED
 from moeparity.bisection.verdict import measure as verdict
-from moeparity.bisection.verdict.data import Verdicts
 from moeparity.plan.graph import Graph
 from moeparity.progress import Callback
-from moeparity.search.blame import Blame
 
 MEASURES: Final = (
-    Measure(gives=RunFacts, measure=run.measure),
-    Measure(gives=Recording, measure=record.measure, watch=RECORDED, trials=record.trials),
-    Measure(
-        gives=OtherRecord,
-        measure=record.measure_other,
-        watch=RECORDED_BY_OTHER,
-        trials=record.other_trials,
-    ),
-    Measure(gives=Degeneracy, measure=degeneracy.measure, watch=degeneracy.FLAT),
-    Measure(gives=Verdicts, measure=verdict.measure, needs=(Arrival, Degeneracy, Recording, OtherRecord)),
-    Measure(gives=Divergence, measure=divergence.measure, watch=RECORDS, search=BASELINE),
-    Measure(gives=RoutingFlips, measure=flips.measure, watch=CENSUS),
-    Measure(gives=Toggled, measure=toggles.measure, search=OFFSETTING),
-    Measure(gives=OfTokens, measure=tokens.measure, watch=tokens.CLASSES),
-    Measure(gives=Distribution, measure=distribution.measure, watch=distribution.DISTRIBUTIONS),
-    Measure(gives=Floor, measure=floor.measure, needs=(Verdicts,), trials=floor.trials),
-    Measure(gives=Oracle, measure=oracle.measure, needs=(Verdicts,), watch=oracle.TRUTH),
-    Measure(gives=Arrival, measure=arrival.measure, trials=arrival.trials),
-    Measure(gives=Replay, measure=replay.measure, trials=replay.trials),
-    Measure(gives=Envelope, measure=envelope.measure, watch=envelope.BANDS),
-    Measure(gives=Attribution, measure=shares.measure, search=SHARES),
-    Measure(gives=Determinism, measure=determinism.measure, watch=determinism.REPEATED),
-    Measure(gives=NearestAnswers, measure=nearest.measure, needs=(Determinism,), watch=nearest.NEAREST),
-    Measure(gives=Nonfinite, measure=nonfinite.measure, needs=(Verdicts,), watch=nonfinite.OCCURRENCES),
-    Measure(gives=Schedule, measure=schedule.measure),
-    Measure(gives=Traced, measure=trace.measure, needs=(Divergence, Verdicts), search=GRAFTED),
+    run.MEASURE,
+    record.MEASURE,
+    record.OTHER_MEASURE,
+    degeneracy.MEASURE,
+    verdict.MEASURE,
+    divergence.MEASURE,
+    flips.MEASURE,
+    toggles.MEASURE,
+    tokens.MEASURE,
+    distribution.MEASURE,
+    floor.MEASURE,
+    oracle.MEASURE,
+    arrival.MEASURE,
+    replay.MEASURE,
+    envelope.MEASURE,
+    shares.MEASURE,
+    determinism.MEASURE,
+    nearest.MEASURE,
+    nonfinite.MEASURE,
+    schedule.MEASURE,
+    trace.MEASURE,
     Measure(gives=RealRanks, measure=lambda of: of.plan.real_ranks),
-    Measure(gives=Digests, measure=digests.measure, watch=digests.NODE_DIGESTS),
-    Measure(gives=OpGraph, measure=graph.measure),
-    Measure(gives=Provenance, measure=provenance.measure),
-    Measure(gives=PerToken, measure=per_token.measure, watch=per_token.TOKEN_VALUES),
-    Measure(
-        gives=Blame,
-        measure=blame.measure,
-        needs=(Verdicts, Recording, OtherRecord, Toggled, Attribution, Nonfinite, Traced),
-    ),
-    Measure(
-        gives=Summary,
-        measure=summary.measure,
-        needs=(Blame, Verdicts, Recording, OtherRecord, Divergence, Toggled, Floor, Degeneracy, Nonfinite, Traced),
-    ),
+    digests.MEASURE,
+    graph.MEASURE,
+    provenance.MEASURE,
+    per_token.MEASURE,
+    blame.MEASURE,
+    summary.MEASURE,
 )
 """All measures. The order of the list decides nothing: `needs` does."""
 

@@ -20,12 +20,11 @@ from moeparity.bisection.resume.fingerprint import fingerprint
 from moeparity.bisection.resume.pieces import PieceStore
 from moeparity.bisection.runs.folder import POINT, RunFolder, open_run
 from moeparity.bisection.sample import generate
-from moeparity.bisection.shards import SHARD
 from moeparity.bisection.toggles.measure import worth_taking_apart
 from moeparity.bisection.workers.crew import Crew
-from moeparity.bisection.workers.job import job_of
+from moeparity.bisection.workers.message import job_of
 from moeparity.bisection.workers.request import crew_of, wanted_workers
-from moeparity.bisection.workers.sharded_pass import HERE, ShardedPass, Workforce
+from moeparity.bisection.workers.sharded_pass import HERE, SHARD, ShardedPass, Workforce
 from moeparity.inputs.model import Model, open_model
 from moeparity.output.json import plain
 from moeparity.plan.toggles import Toggle, split

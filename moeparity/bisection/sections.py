@@ -7,54 +7,30 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from moeparity.bisection.arrival import show as arrival
-from moeparity.bisection.arrival.data import Arrival
 from moeparity.bisection.data import ReportData
 from moeparity.bisection.degeneracy import show as degeneracy
-from moeparity.bisection.degeneracy.data import Degeneracy
 from moeparity.bisection.determinism import show as determinism
-from moeparity.bisection.determinism.data import Determinism
 from moeparity.bisection.divergence import show as divergence
-from moeparity.bisection.divergence.data import Divergence
 from moeparity.bisection.envelope import show as envelope
-from moeparity.bisection.envelope.data import Envelope
 from moeparity.bisection.flips import show as flips
-from moeparity.bisection.flips.data import RoutingFlips
 from moeparity.bisection.floor import show as floor
-from moeparity.bisection.floor.data import Floor
 from moeparity.bisection.graph import show as graph
-from moeparity.bisection.graph.data import OpGraph
 from moeparity.bisection.nearest import show as nearest
-from moeparity.bisection.nearest.data import NearestAnswers
 from moeparity.bisection.nonfinite import show as nonfinite
-from moeparity.bisection.nonfinite.data import Nonfinite
 from moeparity.bisection.oracle import show as oracle
-from moeparity.bisection.oracle.data import Oracle
 from moeparity.bisection.per_token import show as per_token
-from moeparity.bisection.per_token.data import PerToken
 from moeparity.bisection.provenance import show as provenance
-from moeparity.bisection.provenance.data import Provenance
 from moeparity.bisection.real_ranks import show as real_ranks
-from moeparity.bisection.real_ranks.data import RealRanks
 from moeparity.bisection.record import show as record
-from moeparity.bisection.record.data import OtherRecord, Recording
 from moeparity.bisection.replay import show as replay
-from moeparity.bisection.replay.data import Replay
 from moeparity.bisection.run import show as run
-from moeparity.bisection.run.data import RunFacts
 from moeparity.bisection.schedule import show as schedule
-from moeparity.bisection.schedule.data import Schedule
 from moeparity.bisection.shares import show as shares
-from moeparity.bisection.shares.data import Attribution
 from moeparity.bisection.summary import show as summary
-from moeparity.bisection.summary.data import Summary
 from moeparity.bisection.toggles import show as toggles
-from moeparity.bisection.toggles.data import Toggled
 from moeparity.bisection.tokens import show as tokens
-from moeparity.bisection.tokens.data import OfTokens
 from moeparity.bisection.trace import show as trace
-from moeparity.bisection.trace.data import Traced
 from moeparity.bisection.verdict import show as verdict
-from moeparity.bisection.verdict.data import Verdicts
 from moeparity.errors import MoeparityError, did_you_mean, listed
 from moeparity.output.blocks import Block, Document, Figure, Group, Lines, Question
 from moeparity.output.terminal import print_blocks
@@ -95,7 +71,6 @@ class Section:
     "" if it always does; holds: the line that stands in its place otherwise. on_page: it is on the page only.
     """
 
-    data: type
     show: Callable[[ReportData], Iterable[Block]]
     question: Question
     asked_for: str = ""
@@ -104,41 +79,41 @@ class Section:
 
 
 SECTIONS: Final = (
-    Section(Summary, summary.show, ANSWER),
-    Section(RunFacts, run.show, MADE_WITH),
-    Section(Recording, record.show, RECORD, "record", "what was recorded, beside what each side computes"),
-    Section(OtherRecord, record.show_other, RECORD, "record", "what the engine that did not sample recorded"),
-    Section(OfTokens, tokens.show_warnings, ANSWER),
-    Section(Degeneracy, degeneracy.show, ANSWER),
-    Section(Determinism, determinism.show, ANSWER),
-    Section(Verdicts, verdict.show, ANSWER, "metrics", "k1, k2, k3, KL both ways, |delta log p|, top-1 agreement"),
-    Section(Nonfinite, nonfinite.show, ANSWER),
-    Section(Divergence, divergence.starts, GROWTH, "starts", "the roots: choices with value, flag, file and line"),
-    Section(Divergence, divergence.growth, GROWTH, "growth", "the carried error after each layer, and the local one"),
-    Section(Traced, trace.show, BLAME),
-    Section(RoutingFlips, flips.show, FLIPS, "flips", "routing flips of each layer, their margins and their cost"),
-    Section(Replay, replay.show, FLIPS, "replay", "the candidate with the reference's routes forced"),
-    Section(PerToken, per_token.show_log_probs, TOKENS, on_page=True),
-    Section(PerToken, per_token.show, TOKENS, on_page=True),
-    Section(OpGraph, graph.show, GRAPH, on_page=True),
-    Section(Envelope, envelope.show, NOISE, "envelope", "what legal orders of the same sums give at each node"),
-    Section(Arrival, arrival.show, NOISE, "arrival", "how far the draws of an order of arrival lie apart"),
-    Section(Floor, floor.show, NOISE, "floor", "the reference against itself, reordered"),
-    Section(Schedule, schedule.show, NOISE),
-    Section(RealRanks, real_ranks.show, NOISE),
-    Section(Oracle, oracle.show, NOISE, "oracle", "which side is nearer to the fp64 run"),
-    Section(Toggled, toggles.show_left_out, BLAME),
-    Section(Toggled, toggles.show, BLAME, "toggles", "every choice that differs, alone and restored"),
-    Section(NearestAnswers, nearest.show, BLAME, "nearest", "known choices with the bits of a user's function"),
-    Section(Attribution, shares.show, BLAME, "shares", "the KL shared out among the toggles; smallest fixes"),
-    Section(Attribution, shares.show_fixes, FIXES, "shares"),
-    Section(Toggled, toggles.show_swaps, BLAME, "swaps", "whole blocks restored to the reference"),
-    Section(Toggled, toggles.show_words, BLAME, "words", "what the trials say in sentences; all flags"),
-    Section(Toggled, toggles.show_no_effect, NO_EFFECT, on_page=True),
-    Section(Recording, record.show_recorded, RECORD, "record", "log-probabilities and routes of each side against it"),
-    Section(OfTokens, tokens.show_classes, TOKENS, "classes", "k3, |delta| and flips by class of token"),
-    Section(Provenance, provenance.show, MADE_WITH, on_page=True),
-    Section(RunFacts, run.show_cost, MADE_WITH, "cost", "work done and spared, bytes read, seconds, memory"),
+    Section(summary.show, ANSWER),
+    Section(run.show, MADE_WITH),
+    Section(record.show, RECORD, "record", "what was recorded, beside what each side computes"),
+    Section(record.show_other, RECORD, "record", "what the engine that did not sample recorded"),
+    Section(tokens.show_warnings, ANSWER),
+    Section(degeneracy.show, ANSWER),
+    Section(determinism.show, ANSWER),
+    Section(verdict.show, ANSWER, "metrics", "k1, k2, k3, KL both ways, |delta log p|, top-1 agreement"),
+    Section(nonfinite.show, ANSWER),
+    Section(divergence.starts, GROWTH, "starts", "the roots: choices with value, flag, file and line"),
+    Section(divergence.growth, GROWTH, "growth", "the carried error after each layer, and the local one"),
+    Section(trace.show, BLAME),
+    Section(flips.show, FLIPS, "flips", "routing flips of each layer, their margins and their cost"),
+    Section(replay.show, FLIPS, "replay", "the candidate with the reference's routes forced"),
+    Section(per_token.show_log_probs, TOKENS, on_page=True),
+    Section(per_token.show, TOKENS, on_page=True),
+    Section(graph.show, GRAPH, on_page=True),
+    Section(envelope.show, NOISE, "envelope", "what legal orders of the same sums give at each node"),
+    Section(arrival.show, NOISE, "arrival", "how far the draws of an order of arrival lie apart"),
+    Section(floor.show, NOISE, "floor", "the reference against itself, reordered"),
+    Section(schedule.show, NOISE),
+    Section(real_ranks.show, NOISE),
+    Section(oracle.show, NOISE, "oracle", "which side is nearer to the fp64 run"),
+    Section(toggles.show_left_out, BLAME),
+    Section(toggles.show, BLAME, "toggles", "every choice that differs, alone and restored"),
+    Section(nearest.show, BLAME, "nearest", "known choices with the bits of a user's function"),
+    Section(shares.show, BLAME, "shares", "the KL shared out among the toggles; smallest fixes"),
+    Section(shares.show_fixes, FIXES, "shares"),
+    Section(toggles.show_swaps, BLAME, "swaps", "whole blocks restored to the reference"),
+    Section(toggles.show_words, BLAME, "words", "what the trials say in sentences; all flags"),
+    Section(toggles.show_no_effect, NO_EFFECT, on_page=True),
+    Section(record.show_recorded, RECORD, "record", "log-probabilities and routes of each side against it"),
+    Section(tokens.show_classes, TOKENS, "classes", "k3, |delta| and flips by class of token"),
+    Section(provenance.show, MADE_WITH, on_page=True),
+    Section(run.show_cost, MADE_WITH, "cost", "work done and spared, bytes read, seconds, memory"),
 )
 """All sections, in the order of the screen."""
 ON_REQUEST: Final = tuple(dict.fromkeys(section.asked_for for section in SECTIONS if section.asked_for))

@@ -65,7 +65,10 @@ def _published(metric: Metric) -> Metric:
 
 
 _QUANTILES = {"median": 0.5, "p95": 0.95, "p99": 0.99, "p99_9": 0.999}
-_MAGNITUDES = (
+
+
+METRICS = (
+    *map(_published, _estimators()),
     Metric(
         name="mean_abs_delta",
         reduce=Reduce("token mean", "abs_delta"),
@@ -91,9 +94,6 @@ _MAGNITUDES = (
         formula="the greatest |delta|",
         estimates="the worst token; 0 says that all log-probabilities are equal",
     ),
-)
-
-_PROBABILITIES = (
     Metric(
         name="mean_abs_dp",
         reduce=Reduce("token mean", "abs_dp"),
@@ -122,10 +122,6 @@ _PROBABILITIES = (
         alarm="0.987 held reward back (MiniMax)",
         alarm_below=0.987,
     ),
-)
-
-
-_RATIOS = (
     _number(
         name="mean_ratio",
         reduce=Reduce("token mean", "ratio_less_1", offset=1.0),
@@ -162,9 +158,6 @@ _RATIOS = (
         alarm="1.05 (NeMo-RL docs)",
         alarm_above=1.05,
     ),
-)
-
-_TAILS = (
     *(
         Metric(
             name=f"f{tau}",
@@ -179,9 +172,6 @@ _TAILS = (
         )
         for tau in (2, 3, 5, 10)
     ),
-)
-
-_ENTROPIES = (
     _nats(
         name="nll_sampler",
         reduce=Reduce("token mean", "neg_rollout"),
@@ -196,16 +186,6 @@ _ENTROPIES = (
         source=Source("PrimeIntellect-ai/prime-rl", "token_exports/step_*/rank_*.jsonl", "559b44772"),
         needs=("entropy",),
     ),
-)
-
-
-METRICS = (
-    *map(_published, _estimators()),
-    *_MAGNITUDES,
-    *_PROBABILITIES,
-    *_RATIOS,
-    *_TAILS,
-    *_ENTROPIES,
 )
 PRIMARY = (
     "k3",

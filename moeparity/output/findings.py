@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from moeparity.metrics.verdict import MINIMUM_SEQUENCES, Verdict
+from moeparity.output.blocks import Styled, Table, names
 from moeparity.output.words import between
 from moeparity.plan.spec.expect import Bounds
 
@@ -18,23 +19,14 @@ Outcome = tuple[Status, str]
 PRECEDENCE = (70, 2, 1, 3, 0)
 """Of several exit codes, the first of these that is present counts."""
 
-WORD: dict[Status, str] = {
-    "ok": "ok",
-    "fail": "FAIL",
-    "inconclusive": "inconclusive",
-    "not judged": "not judged",
-    "updated": "updated",
+_LOOKS: Mapping[Status, tuple[str, str, int]] = {
+    "ok": ("ok", "bold green", 0),
+    "fail": ("FAIL", "bold red", 1),
+    "inconclusive": ("inconclusive", "bold yellow", 3),
+    "not judged": ("not judged", "bold yellow", 0),
+    "updated": ("updated", "bold yellow", 0),
 }
-"""The word before a finding, by its status."""
-STYLE: dict[Status, str] = {
-    "ok": "bold green",
-    "fail": "bold red",
-    "inconclusive": "bold yellow",
-    "not judged": "bold yellow",
-    "updated": "bold yellow",
-}
-"""The style of that word."""
-_CODES: dict[Status, int] = {"ok": 0, "fail": 1, "inconclusive": 3, "not judged": 0, "updated": 0}
+"""By status: the word before a finding, the style of that word, and the exit code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +41,15 @@ class Finding:
     found: str
 
 
+def in_rows(findings: Iterable[Finding]) -> Table:
+    """A row for each finding: whether it is met, what was expected, and what was found."""
+    looks = ((finding, *_LOOKS[finding.status]) for finding in findings)
+    return names((Styled(word, style), finding.expectation, finding.found) for finding, word, style, _ in looks)
+
+
 def findings_code(findings: Iterable[Finding]) -> int:
     """The exit code of expectations: 0 if all are met or there is none, 1 if one is not met, 3 if one is open."""
-    return combined((0, *(_CODES[finding.status] for finding in findings)))
+    return combined((0, *(_LOOKS[finding.status][2] for finding in findings)))
 
 
 def combined(codes: Iterable[int]) -> int:

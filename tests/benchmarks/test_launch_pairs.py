@@ -93,8 +93,8 @@ def test_a_pair_is_planned_or_refused_by_name(server: str, model: str, folder: P
             if not names_what_is_refused(case, str(error)):
                 wrong.append(f"{trainer}: {error}")
         else:
-            if refused or starter.obstacle or planned.variants < 3:
-                wrong.append(f"{trainer}: {starter.obstacle or planned.variants}")
+            if refused or starter.sides.obstacle or planned.variants < 3:
+                wrong.append(f"{trainer}: {starter.sides.obstacle or planned.variants}")
     assert not wrong, "\n".join(wrong)
 
 

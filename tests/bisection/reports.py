@@ -12,13 +12,23 @@ from moeparity.bisection.flips.data import LayerFlips, RoutingFlips
 from moeparity.bisection.record.data import Record
 from moeparity.bisection.report import Report
 from moeparity.bisection.run.data import Run, Variant
-from moeparity.bisection.sections import ON_REQUEST, screen
+from moeparity.bisection.sections import ON_REQUEST, Section, screen
 from moeparity.bisection.toggles.data import ToggleResult, TrialResult
 from moeparity.bisection.verdict.data import Metrics
 from moeparity.metrics.verdict import Interval, Verdict
 from tests.printed import printed
 
 T = TypeVar("T")
+
+
+def folder_of(section: Section) -> str:
+    """The folder of a section, such as `arrival`."""
+    return section.show.__module__.split(".")[2]
+
+
+def name_of(section: Section) -> str:
+    """The folder of a section and what shows it, such as `arrival.show`."""
+    return f"{folder_of(section)}.{section.show.__name__}"
 
 
 def fill(cls: type[T], **values: Any) -> T:

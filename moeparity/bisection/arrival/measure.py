@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from moeparity.bisection.arrival.data import Arrival, ArrivalDraw
 from moeparity.bisection.arrival.show import arrival_reading
-from moeparity.bisection.context import Context
+from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import Trial, TrialKey, Trials
 from moeparity.metrics.gating import gated_name
@@ -89,3 +89,6 @@ def measure(of: Context) -> Arrival | None:
         disputed=len({verdict.status for verdict in candidate.values()}) > 1,
         reading=tuple(arrival_reading(theirs, ours, gated_name(plan.gate.metric))),
     )
+
+
+MEASURE = Measure(gives=Arrival, measure=measure, trials=trials)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moeparity.bisection.context import Context
+from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.data import ReportData
 from moeparity.bisection.nonfinite.data import Nonfinite
 from moeparity.bisection.record.data import OtherRecord, Record, Recording, deciding, of_both
@@ -84,3 +84,8 @@ def _smallest_fix(attribution: Attribution | None) -> Fix | None:
     if attribution is None or not attribution.fixes:
         return None
     return Fix(toggles=attribution.fixes[0].toggles, exact=attribution.fixes[0].exact)
+
+
+MEASURE = Measure(
+    gives=Blame, measure=measure, needs=(Verdicts, Recording, OtherRecord, Toggled, Attribution, Nonfinite, Traced)
+)

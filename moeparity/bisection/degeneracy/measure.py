@@ -8,7 +8,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from moeparity.bisection.context import Context
+from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.degeneracy.data import Degeneracy
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import Trials
@@ -83,3 +83,6 @@ def degeneracy(plan: Plan, logits: FlatLogits) -> Degeneracy:
         distinct=len(set(first_occurrences(tokens.input_ids, tokens.loss_mask).tolist())),
         constant_sequences=tokens.constant_sequences,
     )
+
+
+MEASURE = Measure(gives=Degeneracy, measure=measure, watch=FLAT)

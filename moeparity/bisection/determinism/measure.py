@@ -8,7 +8,7 @@ from typing import Final
 
 import torch
 
-from moeparity.bisection.context import Context, filled
+from moeparity.bisection.context import Context, Measure, filled
 from moeparity.bisection.determinism.data import Determinism, NotDeterministic
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import Trials
@@ -87,3 +87,6 @@ def measure(of: Context) -> Determinism:
             if again.values
         )
     )
+
+
+MEASURE = Measure(gives=Determinism, measure=measure, watch=REPEATED)

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from moeparity.bisection.context import Context
+from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.digests.data import DIGITS, NOT_FINITE, Digests
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import Trials
@@ -166,3 +166,6 @@ def machine(device: torch.device) -> str:
     """What of this machine decides bits, in words: `AuthenticAMD AVX512 avx512_bf16, torch 2.13.0+cpu, 1 thread`."""
     words = [instruction_set(), f"torch {torch.__version__}", quantity(torch.get_num_threads(), "thread")]
     return ", ".join([*words, device_name(device)] if device.type == "cuda" else words)
+
+
+MEASURE = Measure(gives=Digests, measure=measure, watch=NODE_DIGESTS)

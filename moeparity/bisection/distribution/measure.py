@@ -7,7 +7,7 @@ from typing import Final
 
 from torch import Tensor
 
-from moeparity.bisection.context import Context
+from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.distribution.data import Distribution
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import Trials
@@ -75,3 +75,6 @@ def measure(of: Context) -> Distribution | None:
 def _distribution(sums: Distributions) -> Distribution:
     jsd, tv, jaccard, rank = (total / sums.tokens for total in sums.sums)
     return Distribution(jsd=jsd, tv=tv, max_tv=sums.max_tv, top10_jaccard=jaccard, rank_change=rank)
+
+
+MEASURE = Measure(gives=Distribution, measure=measure, watch=DISTRIBUTIONS)

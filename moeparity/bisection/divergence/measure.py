@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
-from moeparity.bisection.context import Context, filled
-from moeparity.bisection.divergence.baseline import BASELINE
+from moeparity.bisection.context import Context, Measure, filled
 from moeparity.bisection.divergence.data import (
     Choice,
     Divergence,
@@ -20,13 +20,30 @@ from moeparity.bisection.divergence.data import (
 from moeparity.bisection.divergence.observe import RECORDS, NodeRecord
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.plan import Plan
+from moeparity.bisection.resume.pieces import PieceStore
 from moeparity.bisection.trials import alone
+from moeparity.bisection.watch import Search
 from moeparity.metrics.divergence import Error
 from moeparity.plan.difference import Difference, two_sided
 from moeparity.plan.evidence import evidence
 from moeparity.plan.graph import Node
 from moeparity.plan.sides import REFERENCE
 from moeparity.plan.toggles import Toggle
+from moeparity.progress import Callback
+
+Known = Mapping[str, tuple[float, float]]
+"""By node, the local errors of the candidate and of the good run."""
+
+
+def search(plan: Plan, observed: Observed, progress: Callback | None, store: PieceStore | None) -> Known | None:
+    """The nodes that differ in the good run as much as in the candidate; None if the recipe names no good run."""
+    if plan.good_run is None:
+        return None
+    return plan.good_run.differences(plan.reference.plan, plan.model.weights)
+
+
+BASELINE: Final[Search[Known]] = Search("baseline", search)
+
 
 Records = Mapping[str, NodeRecord]
 
@@ -162,3 +179,6 @@ def _node_errors(records: Records) -> Iterator[NodeError]:
 def _size(error: Error) -> Size:
     reference, candidate = error.nonfinite
     return filled(Size, error, nonfinite_reference=reference, nonfinite_candidate=candidate)
+
+
+MEASURE = Measure(gives=Divergence, measure=measure, watch=RECORDS, search=BASELINE)

@@ -9,7 +9,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from moeparity.bisection.context import Context, filled
+from moeparity.bisection.context import Context, Measure, filled
 from moeparity.bisection.divergence.observe import RECORDS, NodeRecord
 from moeparity.bisection.envelope.data import Envelope, EnvelopedNode, OrderBand, Verdict
 from moeparity.bisection.envelope.show import envelope_reading, envelope_verdict
@@ -200,3 +200,6 @@ def _verdict(bands: NodeBands) -> Verdict:
 
 def _band(band: Band | None) -> OrderBand | None:
     return None if band is None else filled(OrderBand, band, draws_outside=max(band.own_outside, default=0))
+
+
+MEASURE = Measure(gives=Envelope, measure=measure, watch=BANDS)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from moeparity.bisection.flips.run import Flipped
 from moeparity.bisection.flips.show import flip_map, show_flips
 from moeparity.bisection.per_token import show as per_token
-from moeparity.output.blocks import Block, Document, Group, Status, Styled, group, names
-from moeparity.output.findings import STYLE, WORD
+from moeparity.output.blocks import Block, Document, Group, Status, group, names
+from moeparity.output.findings import in_rows
 from moeparity.output.status import state_of
 from moeparity.output.words import quantity
 
@@ -25,11 +25,7 @@ def _blocks(flipped: Flipped) -> Iterator[Block]:
     yield from _pictures(flipped)
     yield from show_flips(flipped.flips)
     if flipped.findings:
-        rows = [
-            (Styled(WORD[finding.status], STYLE[finding.status]), finding.expectation, finding.found)
-            for finding in flipped.findings
-        ]
-        yield group("What the recipe expects", names(rows))
+        yield group("What the recipe expects", in_rows(flipped.findings))
 
 
 def _pictures(flipped: Flipped) -> Iterator[Group]:

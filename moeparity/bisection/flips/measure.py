@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from moeparity.bisection.context import Context, filled
+from moeparity.bisection.context import Context, Measure, filled
 from moeparity.bisection.flips import data
 from moeparity.bisection.flips.census import AFTER_OTHER, AFTER_OWN, BINS, FLIPPED, ROOT, Census, MarginCounts
 from moeparity.bisection.flips.data import LayerFlips, RoutingFlips
@@ -205,3 +205,6 @@ def _cost_of(sums: torch.Tensor) -> data.CostOf | None:
         return filled(data.Mean, token_mean(values, tokens))
 
     return data.CostOf(tokens=int(tokens.sum()), kl=mean(sums[1]), k3=mean(sums[2]), abs_delta=mean(sums[3]))
+
+
+MEASURE = Measure(gives=RoutingFlips, measure=measure, watch=CENSUS)

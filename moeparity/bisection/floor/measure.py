@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from moeparity.bisection.context import Context
+from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.floor.data import Floor, FloorTrial
 from moeparity.bisection.floor.show import floor_reading
 from moeparity.bisection.observed import Observed
@@ -109,3 +109,6 @@ def _floor_trials(plan: Plan, observed: Observed) -> Iterator[FloorTrial]:
             bit_identical=not bool(sums.unequal.any()),
             flipped_routes=observed.routes.flip_share(key),
         )
+
+
+MEASURE = Measure(gives=Floor, measure=measure, needs=(Verdicts,), trials=trials)

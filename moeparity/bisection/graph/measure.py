@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from moeparity.bisection.context import Context
+from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.graph.data import GraphNode, GraphSegment, NodeChoice, OpGraph, Read, SideChoice
 from moeparity.bisection.plan import Plan
 from moeparity.plan.address import ranges, role
@@ -85,3 +85,6 @@ def _toggles_at(node: Node, toggles: Sequence[Toggle]) -> Iterator[str]:
     for toggle in toggles:
         if toggle.parent is None and node.name in toggle.nodes:
             yield toggle.name
+
+
+MEASURE = Measure(gives=OpGraph, measure=measure)

@@ -6,7 +6,7 @@ import fnmatch
 import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from moeparity import paths
@@ -79,7 +79,7 @@ class Launched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchedSides:
-    """Both sides of a recipe.
+    """Both sides of a recipe as launch files start them; empty without launch files.
 
     text: their part of the recipe. profiles: files to be written beside it. warnings: options that no profile covers.
     bases: by which file each launched side is known, and whether the engine wrote it or it starts the engine.
@@ -88,14 +88,14 @@ class LaunchedSides:
     temperature: the sampler's, None if not set.
     """
 
-    text: str
-    profiles: dict[Path, str]
-    warnings: tuple[str, ...]
-    bases: tuple[str, ...]
-    other_models: tuple[str, ...]
-    other_functions: tuple[str, ...]
-    obstacle: str
-    temperature: float | None
+    text: str = ""
+    profiles: dict[Path, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    bases: tuple[str, ...] = ()
+    other_models: tuple[str, ...] = ()
+    other_functions: tuple[str, ...] = ()
+    obstacle: str = ""
+    temperature: float | None = None
 
 
 def profile_file(out: Path, role: str) -> Path:

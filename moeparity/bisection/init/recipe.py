@@ -6,7 +6,7 @@ import json
 import os
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -47,24 +47,16 @@ class Starter:
     """What was written: `recipe` and `tokens`, whether the weights are synthetic, and a sentence about them (`note`, ""
     for nothing).
 
-    With launch files: `bases` say by which file each side is known, and whether the engine wrote it or it starts the
-    engine; `profiles` were written beside the recipe; `warnings`: options that decide numerics and have no
-    profile; `other_functions`: choices by which the sides compute another function; `other_models`: launch files that
-    name a model that is clearly not the checkpoint; `obstacle`: why the recipe can't run, "" if it can; `left_out`:
-    mixtures of both sides that can't run and that a bisection leaves out.
+    sides: both sides, and what launch files tell of them. left_out: mixtures of these sides that can't run
+    and that a bisection leaves out.
     """
 
     recipe: Path
     tokens: Path
     synthetic: bool
-    note: str = ""
-    profiles: tuple[Path, ...] = ()
-    bases: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    other_functions: tuple[str, ...] = ()
-    other_models: tuple[str, ...] = ()
-    obstacle: str = ""
-    left_out: tuple[LeftOut, ...] = ()
+    note: str
+    sides: LaunchedSides
+    left_out: tuple[LeftOut, ...]
 
 
 def write_starter(
@@ -97,8 +89,8 @@ def write_starter(
     note = _note(graph, weight_files)
     dtype = config.dtype or (file_dtype(weight_files) if weight_files else UNDECLARED_DTYPE)
     prompt_set = prompts(checkpoint, int(config["vocab_size"]))
-    sides = sides_of_recipe(launched_sides, graph, dtype, out) if launched_sides else None
-    _refuse_present(tuple(sides.profiles) if sides else (), force=force)
+    sides = sides_of_recipe(launched_sides, graph, dtype, out) if launched_sides else LaunchedSides()
+    _refuse_present(tuple(sides.profiles), force=force)
     text = _recipe(
         checkpoint=os.path.relpath(checkpoint.resolve(), out.resolve().parent),
         title=f"{graph.model_type}, {graph.layers} layers, {dtype}",
@@ -110,23 +102,11 @@ def write_starter(
         prompt_set=prompt_set,
         sides=sides,
     )
-    for path, lines in {tokens_file: prompt_set.lines, **(sides.profiles if sides else {}), out: text}.items():
+    for path, lines in {tokens_file: prompt_set.lines, **sides.profiles, out: text}.items():
         write_text(path, lines)
-    starter = Starter(recipe=out, tokens=tokens_file, synthetic=weight_files is None, note=note)
-    return starter if sides is None else _of_launch(starter, sides)
-
-
-def _of_launch(starter: Starter, sides: LaunchedSides) -> Starter:
-    """The starter with what the launch files tell."""
-    return replace(
-        starter,
-        profiles=tuple(sides.profiles),
-        bases=sides.bases,
-        warnings=sides.warnings,
-        other_functions=sides.other_functions,
-        other_models=sides.other_models,
-        obstacle=sides.obstacle,
-        left_out=() if sides.obstacle else trials_left_out(starter.recipe),
+    left_out = trials_left_out(out) if launched_sides and not sides.obstacle else ()
+    return Starter(
+        recipe=out, tokens=tokens_file, synthetic=weight_files is None, note=note, sides=sides, left_out=left_out
     )
 
 
@@ -170,7 +150,7 @@ def _recipe(
     note: str,
     tokens_file: str,
     prompt_set: Prompts,
-    sides: LaunchedSides | None,
+    sides: LaunchedSides,
 ) -> str:
     tokenizer = f"tokenizer: {prompt_set.tokenizer}" if prompt_set.tokenizer else "# tokenizer: bytes"
     return f"""\
@@ -185,7 +165,7 @@ tokens:
 {_sample(graph, dtype, sides)}
   # With a rollout of your server in the file, take this line in place of `sample:`.
   # sampled_from: candidate
-{sides.text if sides else _starting_sides(graph, dtype)}
+{sides.text or _starting_sides(graph, dtype)}
 gate: {{metric: k3, below: 1e-3}}
 
 # How differences are bundled into toggles: rule, attribute, node, layer or block.
@@ -206,8 +186,8 @@ gate: {{metric: k3, below: 1e-3}}
 # expect: {{verdict: pass}}"""
 
 
-def _heading(sides: LaunchedSides | None) -> str:
-    if sides is None:
+def _heading(sides: LaunchedSides) -> str:
+    if not sides.bases:
         return (
             "# A starting point: run it as it is with `moeparity bisect`, then make both sides what you really run.\n"
         )
@@ -237,9 +217,9 @@ def _weights(*, synthetic: bool) -> str:
     return "# Random weights in place of the files:\n# weights: synthetic(0)"
 
 
-def _sample(graph: Graph, dtype: str, sides: LaunchedSides | None) -> str:
+def _sample(graph: Graph, dtype: str, sides: LaunchedSides) -> str:
     resident = fits(graph, [dtype], torch.device("cpu"))
-    temperature = 1.0 if sides is None or sides.temperature is None else sides.temperature
+    temperature = 1.0 if sides.temperature is None else sides.temperature
     comment = "Each prompt is continued by the candidate before the run; only these tokens are scored."
     count = NEW_TOKENS
     if not resident:

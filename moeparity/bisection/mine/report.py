@@ -5,7 +5,7 @@ predicted.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from moeparity.output.json import to_json
 
@@ -112,10 +112,6 @@ class Mined:
     def exit_code(self) -> int:
         """Always 0, since nothing was asked that could fail."""
         return 0
-
-    def checked(self, check: Check) -> Mined:
-        """A copy with the outcome of a check."""
-        return replace(self, check=check)
 
     def to_json(self) -> str:
         """Strict JSON; numbers that are not finite are the words nan, inf or -inf."""

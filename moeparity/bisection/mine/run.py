@@ -151,7 +151,7 @@ class _Miner:
         expected_flips, counts = probability.sum(-1), mask.sum(-1)
         order = (expected_flips / counts).sort(descending=True, stable=True).indices
         repeats = _repeats(prompts, calibration)
-        mined = Mined(
+        return Mined(
             reference=self.plan.recipe.reference.profile,
             candidate=self.plan.recipe.candidate.profile,
             calibration=Calibration(
@@ -166,8 +166,8 @@ class _Miner:
             draws=self.request.draws,
             prompts=tuple(_prompt(prompts, probability, row) for row in order[: self.request.top].tolist()),
             tokens=tuple(self._tokens(prompts, near_ties)),
+            check=self._check(prompts, near_ties, order.tolist(), repeats) if self.request.check else None,
         )
-        return mined.checked(self._check(prompts, near_ties, order.tolist(), repeats)) if self.request.check else mined
 
     def _tokens(self, prompts: TokenSet, near_ties: NearTies) -> list[MinedToken]:
         layers = [-1 if node.layer is None else node.layer for node in self.routers.values()]

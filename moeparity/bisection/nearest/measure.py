@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from moeparity.bisection.context import Context
+from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.determinism.data import Determinism
 from moeparity.bisection.nearest.data import Nearest, NearestAnswers
 from moeparity.bisection.plan import Plan
@@ -176,3 +176,6 @@ def measure(of: Context) -> NearestAnswers:
     unsteady = {(unstable.call, unstable.node) for unstable in of[Determinism].not_deterministic}
     answers = of.observed.of_watch(NEAREST) or ()
     return NearestAnswers(nearest=tuple(answer for answer in answers if (answer.call, answer.node) not in unsteady))
+
+
+MEASURE = Measure(gives=NearestAnswers, measure=measure, needs=(Determinism,), watch=NEAREST)

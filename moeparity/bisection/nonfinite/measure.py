@@ -9,7 +9,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from moeparity.bisection.context import Context
+from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.nonfinite.data import FirstNonfinite, Nonfinite
 from moeparity.bisection.nonfinite.show import nonfinite_reading
 from moeparity.bisection.observed import Observed
@@ -184,3 +184,6 @@ def _causes(plan: Plan, observed: Observed) -> tuple[tuple[str, ...], tuple[str,
     if (REFERENCE, False) in occurrences:
         return (), ended_by
     return tuple(toggle.name for toggle in whole if count(alone(toggle))), ended_by
+
+
+MEASURE = Measure(gives=Nonfinite, measure=measure, needs=(Verdicts,), watch=OCCURRENCES)

@@ -9,7 +9,7 @@ from typing import Final
 
 import torch
 
-from moeparity.bisection.context import Context
+from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.observers import Logits
 from moeparity.bisection.oracle.data import Distance, Oracle, OracleNode, Standing
 from moeparity.bisection.oracle.show import accuracy_reading
@@ -236,3 +236,6 @@ def _standing(change: Interval) -> Standing:
     if change.sequences < MINIMUM_SEQUENCES:
         return "undecided"
     return "nearer" if change.high < 0 else "farther" if change.low > 0 else "undecided"
+
+
+MEASURE = Measure(gives=Oracle, measure=measure, needs=(Verdicts,), watch=TRUTH)

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 import torch
 from torch import Tensor
 
-from moeparity.bisection.context import Context
+from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.flips.census import Census
 from moeparity.bisection.flips.observe import CENSUS
 from moeparity.bisection.observers import seen_metrics
@@ -132,3 +132,6 @@ def _flips_of(index: int, waves: list[Tensor]) -> Tensor:
     flips = torch.cat(waves)
     order = sorted(range(len(flips)), key=lambda row: (int(flips[row, 0]), int(flips[row, 1])))
     return torch.nn.functional.pad(flips[order], (1, 0), value=index)
+
+
+MEASURE = Measure(gives=PerToken, measure=measure, watch=TOKEN_VALUES)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from moeparity.bisection.context import Context
+from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.provenance.data import FileDigest, Provenance
 from moeparity.errors import Where, display_path
@@ -82,3 +82,6 @@ def _header(path: Path) -> FileDigest:
 
 def _digest(path: Path, sha256: str, of: str) -> FileDigest:
     return FileDigest(name=display_path(path), bytes=path.stat().st_size, sha256=sha256, of=of)
+
+
+MEASURE = Measure(gives=Provenance, measure=measure)

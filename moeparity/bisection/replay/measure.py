@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 
-from moeparity.bisection.context import Context
+from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.replay.data import Replay, ReplayedToggle, Rung
@@ -101,3 +101,6 @@ def _toggles(plan: Plan, observed: Observed) -> Iterator[ReplayedToggle]:
 def _kl(observed: Observed, key: TrialKey) -> float | None:
     """KL in nats per scored token; None if the walker did not run."""
     return observed.logits.sums(key).mean("kl_candidate_reference") if key in observed.logits.walkers else None
+
+
+MEASURE = Measure(gives=Replay, measure=measure, trials=trials)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from moeparity.bisection.context import Context
+from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.run.data import Cost, Run, RunFacts, Variant
@@ -99,3 +99,6 @@ def _cost(observed: Observed) -> Cost:
         search_passes=0 if blame is None else blame.passes,
         search_seconds=0.0 if blame is None else blame.seconds,
     )
+
+
+MEASURE = Measure(gives=RunFacts, measure=measure)

@@ -104,20 +104,25 @@ class RunFolder:
         assert self.file is not None
         return PieceStore(joined(self.file.parts), codec, run=self.folder)
 
-    def once(self, pieces: PieceStore, name: str, make: Callable[[], Piece]) -> Piece:
-        """What is kept under that name; if nothing is, the result of `make`, which is kept then.
+    def stored(self, pieces: PieceStore, name: str) -> Any | None:
+        """What is kept under that name; None if nothing is.
 
         Raises RunError if a finished run does not have it, since a finished run computes nothing.
         """
-        self._piece = pieces.path(name)
-        stored_result: Piece | None = pieces.load(name)
-        if stored_result is not None:
-            return stored_result
-        if self.finished:
+        stored_result = pieces.load(name)
+        if stored_result is None and self.finished:
             raise RunError(
                 f"--run {Where(self.folder)}: the run is finished, and its pieces cannot be read again by this user or "
                 f"this moeparity. `moeparity runs show {display_path(self.folder)}` prints it; name another folder."
             )
+        return stored_result
+
+    def once(self, pieces: PieceStore, name: str, make: Callable[[], Piece]) -> Piece:
+        """What `stored` gives; if nothing is kept, the result of `make`, which is kept then. Raises RunError."""
+        self._piece = pieces.path(name)
+        stored_result: Piece | None = self.stored(pieces, name)
+        if stored_result is not None:
+            return stored_result
         result = make()
         pieces.save(name, result)
         return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from moeparity.bisection.context import Context
+from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.schedule.data import Schedule, Steps
 from moeparity.bisection.schedule.show import schedule_reading, steps_reading
@@ -65,3 +65,6 @@ def steps_of(plan: Plan, side: Side) -> Iterator[Steps]:
                 least_head_rows=min(head),
                 most_head_rows=max(head),
             )
+
+
+MEASURE = Measure(gives=Schedule, measure=measure)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fractions import Fraction
 
-from moeparity.bisection.context import Context, filled
+from moeparity.bisection.context import Context, Measure, filled
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.shares.data import (
     ApartRow,
@@ -128,3 +128,6 @@ def _fix_set(fix: FixSet, evidence: Evidence) -> FixSetRow:
 def _kept_row(allowed: MayStay, evidence: Evidence) -> KeptRow:
     of_toggles = tuple(evidence[name] for name in allowed.toggles)
     return filled(KeptRow, allowed, evidence=of_toggles, restored=allowed.restored.toggles)
+
+
+MEASURE = Measure(gives=Attribution, measure=measure, search=SHARES)

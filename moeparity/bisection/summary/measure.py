@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from moeparity.bisection.blame.show import other_functions, to_set, who
-from moeparity.bisection.context import Context
+from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.degeneracy.data import Degeneracy
 from moeparity.bisection.divergence.data import Divergence
 from moeparity.bisection.floor.data import Floor
@@ -81,3 +81,10 @@ def _records(of: Context) -> tuple[Record, ...]:
 
 def _tokens(of: Context) -> int:
     return int(of.observed.logits.sums(CANDIDATE).tokens.sum())
+
+
+MEASURE = Measure(
+    gives=Summary,
+    measure=measure,
+    needs=(Blame, Verdicts, Recording, OtherRecord, Divergence, Toggled, Floor, Degeneracy, Nonfinite, Traced),
+)

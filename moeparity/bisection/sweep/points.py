@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,10 @@ from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import bisected, ready
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.report import Report
-from moeparity.bisection.resume.pieces import PieceStore
 from moeparity.bisection.runs.folder import POINT, RunFolder
 from moeparity.bisection.sweep.report import Point
-from moeparity.bisection.workers.crew import Crew, computed
-from moeparity.bisection.workers.job import job_of
-from moeparity.bisection.workers.message import TASKS, PointTask, packed, unpacked
+from moeparity.bisection.workers.crew import Crew, Piece, computed
+from moeparity.bisection.workers.message import TASKS, PointTask, job_of, packed
 from moeparity.errors import CheckpointError, DeviceError, MoeparityError, RunError
 from moeparity.inputs.model import OpenedOnce
 from moeparity.plan.spec.overrides import Override
@@ -42,42 +39,26 @@ class Points:
     def run(self, crew: Crew | None, progress: Callback | None) -> tuple[Point, ...]:
         """Every point, in the order of the combinations. Raises MoeparityError if something stops all of them."""
         outcomes: dict[int, Report | MoeparityError] = {}
-        started: dict[int, _PointPiece] = {}
-        pieces = self._pieces(outcomes, started, progress)
-        for number, outcome in computed(pieces, crew, "point", len(self.combinations), progress):
-            piece = started.pop(number)
+        pieces = self._pieces(outcomes, progress)
+        for piece, outcome in computed(pieces, crew, "point", len(self.combinations), progress):
             if isinstance(outcome, _OF_ALL):
                 raise outcome
             outcomes[piece.place] = outcome
-            if piece.folder is not None and piece.store is not None and isinstance(outcome, Report):
-                piece.folder.once(piece.store, POINT, partial(_same, outcome))
         refusals = [outcome for outcome in outcomes.values() if isinstance(outcome, MoeparityError)]
         if len(refusals) == len(outcomes) and len({str(error) for error in refusals}) == 1:
             raise refusals[0]
         return tuple(_point(overrides, outcomes[place]) for place, overrides in enumerate(self.combinations))
 
-    def _pieces(
-        self, outcomes: dict[int, Report | MoeparityError], started: dict[int, _PointPiece], progress: Callback | None
-    ) -> Iterator[_PointPiece]:
-        """The points that have to be computed, each prepared when it is asked for. A point that is refused before that,
-        or kept, is put into `outcomes` at once.
-        """
-        opener, number = OpenedOnce(), 0
+    def _pieces(self, outcomes: dict[int, Report | MoeparityError], progress: Callback | None) -> Iterator[_PointPiece]:
+        """The points, each prepared when it is asked for. One that is refused before that is put into `outcomes`."""
+        opener = OpenedOnce()
         for place, overrides in enumerate(self.combinations):
             try:
-                piece = self._ready(place, overrides, opener, progress)
+                yield self._ready(place, overrides, opener, progress)
             except _OF_ALL:
                 raise
             except MoeparityError as error:
                 outcomes[place] = error
-                continue
-            folder, store = piece.folder, piece.store
-            if folder is not None and store is not None and (folder.finished or store.has_any(POINT)):
-                outcomes[place] = folder.once(store, POINT, piece.compute)
-                continue
-            started[number] = piece
-            number += 1
-            yield piece
 
     def _ready(
         self, place: int, overrides: tuple[Override, ...], opener: OpenedOnce, progress: Callback | None
@@ -89,24 +70,34 @@ class Points:
             overrides=overrides, attribution=False, allow_code=self.allow_code, memory_limit=self.memory_limit
         )
         plan = ready(self.recipe, device=self.device, options=options, progress=numbered, opener=opener)
-        store = None
         if self.folder is not None:
             self.folder.admit_point(plan, ", ".join(f"{o.name}={o.value}" for o in overrides), numbered)
-            store = self.folder.pieces(codec(plan.model.graph, Report))
-        return _PointPiece(place, name, plan, options, self.folder, store, numbered)
+        of_reports = codec(plan.model.graph, Report)
+        return _PointPiece(
+            name=name,
+            place=place,
+            key=POINT,
+            store=None if self.folder is None else self.folder.pieces(of_reports),
+            codec=of_reports,
+            plan=plan,
+            options=options,
+            folder=self.folder,
+            progress=numbered,
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class _PointPiece:
-    """One point: its index, its plan, and where it is kept."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PointPiece(Piece):
+    """One point: its plan, and the folder in which the sweep is kept."""
 
-    place: int
-    name: str
     plan: Plan
     options: Options
     folder: RunFolder | None
-    store: PieceStore | None
     progress: Callback | None
+
+    def stored(self) -> Report | None:
+        """The report that an earlier run kept. Raises RunError if a finished run has none."""
+        return None if self.folder is None or self.store is None else self.folder.stored(self.store, self.key)
 
     def compute(self) -> Report:
         """The report, computed here."""
@@ -115,16 +106,6 @@ class _PointPiece:
     def message(self) -> bytes:
         """The task for a worker."""
         return packed(TASKS, PointTask(job=job_of(self.plan, self.options)))
-
-    def read(self, data: bytes) -> Report:
-        """The report that a worker has written."""
-        report = unpacked(codec(self.plan.model.graph, Report), data)
-        assert isinstance(report, Report)
-        return report
-
-
-def _same(report: Report) -> Report:
-    return report
 
 
 def _point(overrides: tuple[Override, ...], outcome: Report | MoeparityError) -> Point:

@@ -10,7 +10,7 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
-from moeparity.bisection.context import Context
+from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.observers import seen_metrics
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.real_ranks.show import real_ranks_warnings
@@ -157,3 +157,6 @@ def classes(plan: Plan, sums: Classes) -> tuple[ClassMetrics, ...]:
         )
         for i, name in enumerate(plan.tokens.label_names)
     )
+
+
+MEASURE = Measure(gives=OfTokens, measure=measure, watch=CLASSES)

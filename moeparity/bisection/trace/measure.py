@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from moeparity.bisection.context import Context, filled
+from moeparity.bisection.context import Context, Measure, filled
 from moeparity.bisection.divergence.data import Divergence, Root
 from moeparity.bisection.trace.data import GraftedRoutes, Segment, Traced
 from moeparity.bisection.trace.search import GRAFTED, Grafted
@@ -122,3 +122,6 @@ def _behind(graph: Graph, grafted: Grafted) -> str:
     last = grafted.cuts[-1][0].rpartition(" to ")[2] if grafted.cuts else None
     rest = names if last is None else names[names.index(last) + 1 :]
     return rest[0] if len(rest) == 1 else f"{rest[0]} to {rest[-1]}"
+
+
+MEASURE = Measure(gives=Traced, measure=measure, needs=(Divergence, Verdicts), search=GRAFTED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from moeparity.bisection.arrival.data import Arrival
-from moeparity.bisection.context import Context
+from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.degeneracy.data import Degeneracy
 from moeparity.bisection.degeneracy.show import sound
 from moeparity.bisection.plan import Plan
@@ -84,3 +84,6 @@ def _metrics(sums: SequenceSums) -> Metrics:
         nonfinite_tokens=int(sums.nonfinite.sum()),
         unequal_tokens=int(sums.unequal.sum()),
     )
+
+
+MEASURE = Measure(gives=Verdicts, measure=measure, needs=(Arrival, Degeneracy, Recording, OtherRecord))

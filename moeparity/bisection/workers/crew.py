@@ -6,15 +6,17 @@ import json
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from moeparity import errors
-from moeparity.bisection.workers.message import DONE, FAILED, REFUSED
+from moeparity.bisection.resume.codec import Codec
+from moeparity.bisection.resume.pieces import PieceStore
+from moeparity.bisection.workers.message import DONE, FAILED, REFUSED, unpacked
 from moeparity.errors import MoeparityError, counted
 from moeparity.progress import Callback, Progress
 
@@ -23,25 +25,43 @@ LOSSES = 3
 _log = logging.getLogger("moeparity")
 
 
-class Piece(Protocol):
-    """One piece of work, whose result depends on nothing but the piece."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece(ABC):
+    """One piece of work, whose result depends on nothing but the piece.
 
-    @property
-    def name(self) -> str:
-        """Its name in messages, such as `point 3 of 8`."""
-        ...
+    name: in messages, such as `point 3 of 8`. place: its number, from 0. key: the name under which `store` keeps the
+    result (None: it is not kept). codec: reads the bytes of a worker.
+    """
 
+    name: str
+    place: int
+    key: str
+    store: PieceStore | None
+    codec: Codec
+
+    @abstractmethod
     def compute(self) -> Any:
         """The result, computed here. Raises MoeparityError."""
-        ...
 
+    @abstractmethod
     def message(self) -> bytes:
         """The task for a worker."""
-        ...
 
     def read(self, data: bytes) -> Any:
         """The result from the bytes that a worker wrote."""
-        ...
+        return unpacked(self.codec, data)
+
+    def stored(self) -> Any | None:
+        """The result that an earlier run kept; None if there is none."""
+        return None if self.store is None else self.store.load(self.key)
+
+    def keep(self, result: Any) -> None:
+        """Keep the result for a later run."""
+        if self.store is not None:
+            self.store.save(self.key, result)
+
+
+P = TypeVar("P", bound=Piece)
 
 
 class LostWorkerError(Exception):
@@ -64,53 +84,87 @@ class Crew(ABC):
     """At most `count` workers (1 or more) at once, each started when it is first needed."""
 
     def __init__(self, count: int) -> None:
-        self.count = count
+        self.count = self.places = count
         self.workers: list[Worker] = []
         self._idle: list[Worker] = []
-        self._lock, self._over = threading.Lock(), False
+        self._busy, self._over = 0, False
+        self._changed = threading.Condition()
 
     @abstractmethod
     def begin(self) -> Worker:
         """A new worker. Raises MoeparityError if none can be had."""
 
-    def hire(self) -> Worker:
-        """An idle worker, or a new one. Raises LostWorkerError after `dismiss`, MoeparityError if none can be had."""
-        with self._lock:
-            if self._over:
-                raise LostWorkerError("not begun, since all were dismissed")
-            if self._idle:
-                return self._idle.pop()
-            self.workers.append(self.begin())
-            return self.workers[-1]
+    def answer_to(self, piece: Piece, message: bytes, on_part: Callable[[float], None]) -> bytes:
+        """The answer of some worker to a piece's task; one that is lost is replaced, one that refuses gets no other.
 
-    def release(self, worker: Worker) -> None:
-        """Take back a worker that has finished its task."""
-        with self._lock:
-            self._idle.append(worker)
+        Raises MoeparityError if the piece loses `LOSSES` workers, if all refuse, and if none can be had;
+        LostWorkerError after `dismiss`.
+        """
+        losses = 0
+        while True:
+            worker = self._hired()
+            try:
+                answer = worker.ask(message, on_part)
+            except LostWorkerError as error:
+                self._release()
+                losses += 1
+                if losses == LOSSES:
+                    raise MoeparityError(
+                        f"--workers: {piece.name} has ended {LOSSES} workers, the last {error}. By signal 9 the "
+                        "system ends what takes too much memory: give fewer workers, or each a --memory-limit. What "
+                        "was finished is kept under --run."
+                    ) from None
+                if not self._over:
+                    _log.warning("%s: its worker was lost, %s; another begins it anew", piece.name, error)
+            else:
+                if answer[:1] != REFUSED:
+                    self._release(worker)
+                    return answer
+                self._refuse(answer[1:].decode())
+            on_part(0.0)
 
     def dismiss(self) -> None:
         """End all workers for good, busy or not."""
         self._over = True
         for worker in self.workers:
             worker.end()
+        with self._changed:
+            self._changed.notify_all()
 
+    def _hired(self) -> Worker:
+        """An idle worker, or a new one, as soon as there is a place."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._over or self._busy < self.places)
+            if self._over:
+                raise LostWorkerError("not begun, since all were dismissed")
+            if not self._idle:
+                self._idle.append(self.begin())
+                self.workers.append(self._idle[-1])
+            self._busy += 1
+            return self._idle.pop()
 
-@dataclass(frozen=True, slots=True)
-class _Event:
-    """What happened to a piece: `done` (value: the answer), `part` (of it done), its worker `lost`, `refused`,
-    `unhired`.
-    """
+    def _release(self, *idle: Worker) -> None:
+        """Give a place back, with the worker that has finished its task, if it has."""
+        with self._changed:
+            self._busy -= 1
+            self._idle += idle
+            self._changed.notify_all()
 
-    kind: str
-    number: int
-    value: Any
+    def _refuse(self, reason: str) -> None:
+        """Give up the place of a worker that computes nothing. Raises MoeparityError if it was the last."""
+        _log.warning("a worker was refused: %s", reason)
+        self.places -= 1
+        self._release()
+        if not self.places:
+            raise MoeparityError(f"--workers: no worker may compute for this run. The last: {reason}")
 
 
 def computed(
-    pieces: Iterable[Piece], crew: Crew | None, unit: str, total: int, progress: Callback | None = None
-) -> Iterator[tuple[int, Any]]:
-    """The numbers of the pieces with their results, in the order in which they are finished. If a user's mistake ended
-    a piece, the MoeparityError stands in place of its result.
+    pieces: Iterable[P], crew: Crew | None, unit: str, total: int, progress: Callback | None = None
+) -> Iterator[tuple[P, Any]]:
+    """The pieces with their results, in the order in which they are finished. What an earlier run kept is not computed
+    again, and every other result is kept. If a user's mistake ended a piece, the MoeparityError stands in place of its
+    result.
 
     Without a crew the pieces are computed here, in turn. `pieces` is asked for the next one as soon as a worker is
     free.
@@ -120,135 +174,86 @@ def computed(
     dismissed if anything is raised, or if the caller stops before the last result.
     """
     if crew is None:
-        for number, piece in enumerate(pieces):
-            yield number, _attempt(piece.compute)
+        for piece in pieces:
+            stored = piece.stored()
+            yield piece, _computed_here(piece) if stored is None else stored
         return
-    office = _Office(crew, min(crew.count, total), unit, total, progress)
+    crew.places = min(crew.count, total)
     try:
-        yield from office.results(iter(pieces))
+        yield from _handed_out(iter(pieces), crew, _Tally(crew, unit, total, progress))
     except BaseException:
         crew.dismiss()
         raise
-    finally:
-        office.close()
 
 
-def _attempt(compute: Callable[[], Any]) -> Any:
+def _handed_out(source: Iterator[P], crew: Crew, tally: _Tally) -> Iterator[tuple[P, Any]]:
+    """The pieces with their results; each worker has a thread that waits for it."""
+    running: dict[Future[bytes], P] = {}
+    answers: SimpleQueue[Future[bytes]] = SimpleQueue()
+    pool = ThreadPoolExecutor(max(crew.places, 1), "worker")
     try:
-        return compute()
-    except MoeparityError as error:
-        return error
-
-
-class _Office:
-    """Hands pieces to workers; each worker has a thread that waits for it."""
-
-    def __init__(self, crew: Crew, count: int, unit: str, total: int, progress: Callback | None) -> None:
-        self.crew, self.unit, self.total, self.progress = crew, unit, total, progress
-        self.pieces: dict[int, Piece] = {}
-        self.parts: dict[int, float] = {}
-        self.losses: Counter[int] = Counter()
-        self.waiting: SimpleQueue[int | None] = SimpleQueue()
-        self.events: SimpleQueue[_Event] = SimpleQueue()
-        self.messages: dict[int, bytes] = {}
-        self.hired, self.finished = max(count, 1), 0
-        self.closed = False
-        self.threads = [threading.Thread(target=self._serve, name="worker", daemon=True) for _ in range(self.hired)]
-        for thread in self.threads:
-            thread.start()
-
-    def results(self, source: Iterator[Piece]) -> Iterator[tuple[int, Any]]:
-        """The numbers of the pieces with their results."""
-        is_open = True
         while True:
             # One piece more than workers, so that no worker waits for its next task.
-            while is_open and len(self.pieces) <= self.hired:
-                number = self.finished + len(self.pieces)
-                piece = next(source, None)
-                if piece is None:
-                    is_open = False
-                    break
-                self.pieces[number] = piece
-                self.messages[number] = piece.message()
-                self.waiting.put(number)
-            if not self.pieces:
+            while len(running) <= crew.places and (piece := next(source, None)) is not None:
+                stored = piece.stored()
+                if stored is not None:
+                    tally.finish(piece)
+                    yield piece, stored
+                    continue
+                future = pool.submit(crew.answer_to, piece, piece.message(), partial(tally.note, piece))
+                running[future] = piece
+                future.add_done_callback(answers.put)
+            if not running:
                 return
-            event = self.events.get()
-            if event.kind == "done":
-                yield event.number, self._result(event)
-            else:
-                self._heed(event)
+            future = answers.get()
+            piece = running.pop(future)
+            answer = future.result()
+            tally.finish(piece)
+            yield piece, _result(piece, answer)
+    finally:
+        pool.shutdown(wait=not running, cancel_futures=True)
 
-    def close(self) -> None:
-        """Let the threads end, and wait for those that only have to give their worker back."""
-        self.closed = True
-        for _ in self.threads:
-            self.waiting.put(None)
-        if not self.pieces:
-            for thread in self.threads:
-                thread.join()
 
-    def _serve(self) -> None:
-        """The thread of one worker: hires it when there is a piece, and another in its place if it is lost."""
-        worker: Worker | None = None
-        while (number := self.waiting.get()) is not None:
-            try:
-                worker = worker or self.crew.hire()
-                answer = worker.ask(self.messages[number], partial(self._post, "part", number))
-            except LostWorkerError as error:
-                worker = None
-                self._post("lost", number, str(error))
-            except Exception as error:  # noqa: BLE001  it is raised again where the command waits
-                self._post("unhired", number, error)
-                return
-            else:
-                if answer[:1] == REFUSED:
-                    self._post("refused", number, answer[1:].decode())
-                    return
-                self._post("done", number, answer)
-        if worker is not None:
-            self.crew.release(worker)
+def _result(piece: Piece, answer: bytes) -> Any:
+    """What a worker answered: the result, which is kept, or the error of a user's mistake; raises any other error."""
+    if answer[:1] == FAILED:
+        return _raised(piece, *json.loads(answer[1:]))
+    assert answer[:1] == DONE
+    result = piece.read(answer[1:])
+    piece.keep(result)
+    return result
 
-    def _post(self, kind: str, number: int, value: Any) -> None:
-        if not self.closed:
-            self.events.put(_Event(kind, number, value))
 
-    def _result(self, event: _Event) -> Any:
-        piece = self.pieces.pop(event.number)
-        del self.messages[event.number]
-        self.parts.pop(event.number, None)
-        self.finished += 1
-        self._tell(f"{piece.name} done")
-        if event.value[:1] == FAILED:
-            return _raised(piece, *json.loads(event.value[1:]))
-        assert event.value[:1] == DONE
-        return piece.read(event.value[1:])
+def _computed_here(piece: Piece) -> Any:
+    try:
+        result = piece.compute()
+    except MoeparityError as error:
+        return error
+    piece.keep(result)
+    return result
 
-    def _heed(self, event: _Event) -> None:
-        """Raises MoeparityError if the run can't go on after this event."""
-        piece = self.pieces[event.number]
-        if event.kind == "part":
-            self.parts[event.number] = event.value
+
+class _Tally:
+    """Tells how far all pieces together are; it is told by several threads."""
+
+    def __init__(self, crew: Crew, unit: str, total: int, progress: Callback | None) -> None:
+        self.crew, self.unit, self.total, self.progress = crew, unit, total, progress
+        self.parts: dict[str, float] = {}
+        self.finished = 0
+        self.lock = threading.Lock()
+
+    def note(self, piece: Piece, part: float) -> None:
+        """How much of a piece is done, from 0 to 1."""
+        with self.lock:
+            self.parts[piece.name] = part
             self._tell(piece.name)
-            return
-        if event.kind == "unhired":
-            raise event.value
-        if event.kind == "lost":
-            self.losses[event.number] += 1
-            if self.losses[event.number] == LOSSES:
-                raise MoeparityError(
-                    f"--workers: {piece.name} has ended {LOSSES} workers, the last {event.value}. By signal 9 the "
-                    "system ends what takes too much memory: give fewer workers, or each a --memory-limit. What was "
-                    "finished is kept under --run."
-                )
-            _log.warning("%s: its worker was lost, %s; another begins it anew", piece.name, event.value)
-        else:
-            self.hired -= 1
-            _log.warning("a worker was refused: %s", event.value)
-            if not self.hired:
-                raise MoeparityError(f"--workers: no worker may compute for this run. The last: {event.value}")
-        self.parts.pop(event.number, None)
-        self.waiting.put(event.number)
+
+    def finish(self, piece: Piece) -> None:
+        """The result of a piece is there."""
+        with self.lock:
+            self.parts.pop(piece.name, None)
+            self.finished += 1
+            self._tell(f"{piece.name} done")
 
     def _tell(self, at: str) -> None:
         if self.progress is not None:
@@ -256,7 +261,7 @@ class _Office:
             whole = int(done)
             self.progress(
                 Progress(
-                    step=counted(self.hired, "worker"),
+                    step=counted(self.crew.places, "worker"),
                     at=at,
                     done=whole,
                     total=self.total,

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
+import torch
 from safetensors.torch import load, save
 
 from moeparity.bisection.options import Options
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.codec import Codec, CodecError, classes_of
+from moeparity.bisection.resume.fingerprint import parts
+from moeparity.inputs.machine import numerics_key, precisions
 from moeparity.inputs.tokens import TokenSet
 
 _LENGTH = 8
@@ -39,6 +46,32 @@ class Job:
     machine: dict[str, str]
     parts: dict[str, str]
     functions: dict[str, str]
+
+
+def job_of(plan: Plan, options: Options) -> Job:
+    """The job of a plan that was prepared with these options."""
+    device = plan.model.device
+    return Job(
+        recipe=str(plan.path),
+        folder=str(Path.cwd()),
+        device=device.type,
+        options=options,
+        tokens=None if plan.recipe.tokens.sample is None else plan.tokens,
+        threads=torch.get_num_threads(),
+        precisions=precisions(),
+        machine=numerics_key(device),
+        parts=parts(plan),
+        functions=functions_of(plan),
+    )
+
+
+def functions_of(plan: Plan) -> dict[str, str]:
+    """By `module:function`, the SHA-256 of the file that a user's function is in; its imports are not looked at."""
+    digests = {}
+    for call in plan.functions:
+        file = getattr(sys.modules[call.partition(":")[0]], "__file__", None)
+        digests[call] = "" if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    return digests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

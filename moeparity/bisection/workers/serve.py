@@ -18,8 +18,6 @@ from moeparity.bisection.plan import Plan
 from moeparity.bisection.prepare import prepare
 from moeparity.bisection.report import Report
 from moeparity.bisection.resume.fingerprint import parts
-from moeparity.bisection.shards import shard_part, shards_of, taken_apart
-from moeparity.bisection.workers.job import functions_of
 from moeparity.bisection.workers.message import (
     DONE,
     FAILED,
@@ -29,9 +27,11 @@ from moeparity.bisection.workers.message import (
     PointTask,
     ShardTask,
     Task,
+    functions_of,
     packed,
     unpacked,
 )
+from moeparity.bisection.workers.sharded_pass import shard_part, shards_of, taken_apart
 from moeparity.errors import MoeparityError, listed
 from moeparity.inputs.machine import choose, numerics_key, set_precision
 from moeparity.inputs.model import OpenedOnce

@@ -1,25 +1,88 @@
-"""Computes a pass shard by shard: kept shards are loaded, others go to workers, and all are joined in their order."""
+"""A pass in shards: groups of waves that no schedule ties together, computed apart, kept, and joined in their order."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from moeparity.bisection.measures import codec
-from moeparity.bisection.observe import Observation, observe
+from moeparity.bisection.observe import Observation, observe, ran
 from moeparity.bisection.observed import Observed, ShardPart
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.pieces import PieceStore
-from moeparity.bisection.shards import Shard, join, shard_part, shards_of
 from moeparity.bisection.trials import Refusals
-from moeparity.bisection.workers.crew import Crew, computed
-from moeparity.bisection.workers.message import TASKS, Job, ShardTask, packed, unpacked
+from moeparity.bisection.workers.crew import Crew, Piece, computed
+from moeparity.bisection.workers.message import TASKS, Job, ShardTask, packed
+from moeparity.engine.grid import Grid
 from moeparity.engine.lockstep import Counts
 from moeparity.engine.memory import Memory
 from moeparity.errors import MoeparityError
-from moeparity.plan.toggles import Toggle
+from moeparity.plan.toggles import Toggle, split
 from moeparity.progress import Callback
+
+MOST = 32
+"""A pass has at most so many shards. Each reads all weights, and the more there are, the less a lost worker loses. It
+depends on nothing in which another command on the same plan could differ, so that this command can use kept shards.
+"""
+SHARD = "{}.sequences-"
+"""How the names of a pass's kept shards begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """The waves `first` to `last` - 1 of a pass, which are the sequences `start` to `end` - 1."""
+
+    first: int
+    last: int
+    start: int
+    end: int
+
+    def name(self, number: int) -> str:
+        """The name under which the shard is kept, for the pass with that number."""
+        return f"{SHARD.format(number)}{self.start}-{self.end}"
+
+
+def shards_of(observation: Observation) -> tuple[Shard, ...]:
+    """The shards of a pass: at most `MOST`, of about equally many sequences as far as the waves allow."""
+    sequences, length = observation.plan.tokens.input_ids.shape
+    waves = Grid(sequences, length, dict.fromkeys(walk.schedule for walk in observation.walkers)).waves
+    count = min(MOST, len(waves))
+    edges = [len(waves) * number // count for number in range(count + 1)]
+    return tuple(Shard(first, last, waves[first][0], waves[last - 1][1]) for first, last in pairwise(edges))
+
+
+def shard_part(
+    plan: Plan, toggles: Sequence[Toggle], shard: Shard, *, first: bool, progress: Callback | None = None
+) -> ShardPart:
+    """Run one shard of a pass."""
+    start = time.perf_counter()
+    whole = Observation.of(plan, toggles, first=first)
+    observation, counts, memory = ran(whole, progress, slice(shard.first, shard.last))
+    rows = slice(shard.start, shard.end)
+    return ShardPart(
+        changes=observation.changes,
+        routes=observation.routes,
+        logits=observation.logits,
+        sections={name: observer.part(rows) for name, observer in observation.sections.items()},
+        refused=observation.refused,
+        counts=counts,
+        memory=memory,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def taken_apart(plan: Plan, names: Sequence[Sequence[str]]) -> tuple[Plan, list[Toggle]]:
+    """The plan after the named toggles were taken apart, pass by pass, and the toggles that the last of these passes
+    tries.
+    """
+    parts: list[Toggle] = []
+    for parents in names:
+        toggles = {toggle.name: toggle for toggle in plan.toggles}
+        parts = [part for name in parents for part in split(toggles[name])]
+        plan = plan.with_toggles(parts)
+    return plan, parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,21 +122,24 @@ class ShardedPass:
         """What all shards saw together. Raises MoeparityError."""
         start, observation = time.perf_counter(), self.observation
         shards = shards_of(observation)
-        stored = [None if store is None else store.load(shard.name(self.number)) for shard in shards]
-        parts = {number: part for number, part in enumerate(stored) if isinstance(part, ShardPart)}
-        missing = [number for number in range(len(shards)) if number not in parts]
         pieces = [
-            ShardPiece(sharded=self, shard=shards[number], count=len(shards), place=number, job=workforce.job)
-            for number in missing
+            ShardPiece(
+                name=f"shard {place + 1} of {len(shards)}",
+                place=place,
+                key=shard.name(self.number),
+                store=store,
+                codec=codec(self.plan.model.graph),
+                sharded=self,
+                shard=shard,
+                job=workforce.job,
+            )
+            for place, shard in enumerate(shards)
         ]
         joined = _Joined(observation, shards)
-        joined.take(parts)
-        for number, part in computed(pieces, workforce.crew, "shard", len(pieces), progress):
+        for piece, part in computed(pieces, workforce.crew, "shard", len(pieces), progress):
             if isinstance(part, MoeparityError):
                 raise part
-            if store is not None:
-                store.save(shards[missing[number]].name(self.number), part)
-            joined.take({missing[number]: part})
+            joined.take(piece.place, part)
         if joined.refused.keys() - observation.refused.keys():
             # A trial that some shard could not run was not seen in full: the whole pass is computed again without it.
             first = not self.parents
@@ -83,19 +149,12 @@ class ShardedPass:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShardPiece:
-    """One shard as a piece of work, number `place` of `count`."""
+class ShardPiece(Piece):
+    """One shard of a pass as a piece of work."""
 
     sharded: ShardedPass
     shard: Shard
-    place: int
-    count: int
     job: Job | None
-
-    @property
-    def name(self) -> str:
-        """Its name in messages."""
-        return f"shard {self.place + 1} of {self.count}"
 
     def compute(self) -> ShardPart:
         """The part, computed here."""
@@ -108,12 +167,6 @@ class ShardPiece:
         parents, shard = self.sharded.parents, self.shard
         return packed(TASKS, ShardTask(job=self.job, parents=parents, first=shard.first, last=shard.last))
 
-    def read(self, data: bytes) -> ShardPart:
-        """The part that a worker wrote."""
-        part = unpacked(codec(self.sharded.plan.model.graph), data)
-        assert isinstance(part, ShardPart)
-        return part
-
 
 class _Joined:
     """Joins the parts of shards in order, each as soon as all before it are there."""
@@ -125,11 +178,17 @@ class _Joined:
         self.memory: Memory | None = None
         self.waiting: dict[int, ShardPart] = {}
 
-    def take(self, parts: dict[int, ShardPart]) -> None:
-        """Take parts by the numbers of their shards."""
-        self.waiting |= parts
+    def take(self, number: int, of_shard: ShardPart) -> None:
+        """Take the part of the shard with that number."""
+        self.waiting[number] = of_shard
         while (part := self.waiting.pop(self.next, None)) is not None:
-            join(self.observation, self.shards[self.next], part)
+            shard = self.shards[self.next]
+            rows = slice(shard.start, shard.end)
+            self.observation.changes.join(part.changes, rows)
+            self.observation.routes.join(part.routes, rows)
+            self.observation.logits.join(part.logits, rows)
+            for name, observer in self.observation.sections.items():
+                observer.join(part.sections[name], rows)
             self.counts = self.counts.joined(part.counts)
             self.refused |= part.refused
             self.memory = part.memory if self.memory is None else self.memory.joined(part.memory)

@@ -12,7 +12,8 @@ _nats = partial(Metric, source=LOSS)
 _number = partial(Metric, source=LOSS, unit="1")
 _ZEROED = "rho that is NaN or infinite counts as 0; it overflows in fp32 above delta 88.7, and is taken as there"
 
-_DIVERGENCES = (
+
+METRICS = (
     _number(
         name="nemo-rl/token_mult_prob_error",
         reduce=Reduce("token mean", "mult_error_less_1", offset=1.0),
@@ -51,9 +52,6 @@ _DIVERGENCES = (
         alarm="spikes above 1e-3 (docs)",
         alarm_above=1e-3,
     ),
-)
-
-_WEIGHTS = (
     _number(
         name="nemo-rl/sampling_importance_ratio",
         reduce=Reduce("token mean", "zeroed_ratio"),
@@ -77,9 +75,6 @@ _WEIGHTS = (
         estimates="the entropy of the policy being updated",
         needs=("current",),
     ),
-)
-
-_MASKS = (
     _number(
         name="nemo-rl/is_oob_ratio_icepop",
         reduce=Reduce("token mean", "icepop_outside"),
@@ -113,5 +108,3 @@ _MASKS = (
         unit="1",
     ),
 )
-
-METRICS = (*_DIVERGENCES, *_WEIGHTS, *_MASKS)

@@ -12,7 +12,8 @@ LOOP = replace(LOSS, file="pipelinerl/finetune_loop.py")
 _nats = partial(Metric, source=LOSS)
 _number = partial(Metric, source=LOSS, unit="1")
 
-_DIVERGENCES = (
+
+METRICS = (
     _nats(
         name="pipelinerl/kl_new_old",
         reduce=Reduce("sequence mean", "k3"),
@@ -39,9 +40,6 @@ _DIVERGENCES = (
         formula="mean over sequences of mean |delta|",
         estimates="the size of delta",
     ),
-)
-
-_CLIP_RATES = (
     _number(
         name="pipelinerl/clamp_log_ratio_new_old_indicator_ppo",
         reduce=Reduce("sequence mean", "ratio_clamped_ppo"),
@@ -54,9 +52,6 @@ _CLIP_RATES = (
         formula="mean over sequences of the fraction of tokens with rho > 1.02 (reinforce)",
         estimates="the clip rate",
     ),
-)
-
-_EFFECTIVE_SIZES = (
     Metric(
         name="pipelinerl/ess",
         reduce=Reduce("of totals", "ess_fraction"),
@@ -75,5 +70,3 @@ _EFFECTIVE_SIZES = (
         clamp="rho to 1.02 (default epsilon)",
     ),
 )
-
-METRICS = (*_DIVERGENCES, *_CLIP_RATES, *_EFFECTIVE_SIZES)

@@ -10,7 +10,8 @@ SOURCE = Source("PrimeIntellect-ai/prime-rl", "src/prime_rl/trainer/rl/loss.py",
 _nats = partial(Metric, source=SOURCE)
 _number = partial(Metric, source=SOURCE, unit="1")
 
-_MISMATCH = (
+
+METRICS = (
     _nats(
         name="prime-rl/mismatch_kl/mean",
         reduce=Reduce("token mean", "k3"),
@@ -39,9 +40,6 @@ _MISMATCH = (
         estimates="the mismatch beside the policy's own entropy",
         needs=("entropy",),
     ),
-)
-
-_MASKS = (
     _number(
         name="prime-rl/is_masked",
         reduce=Reduce("sequence mean", "dppo_masked"),
@@ -57,5 +55,3 @@ _MASKS = (
         estimates="an upper bound on what DPPO masks, where the log has no advantages",
     ),
 )
-
-METRICS = (*_MISMATCH, *_MASKS)

@@ -12,7 +12,8 @@ MIS = replace(SLIME, file="examples/train_infer_mismatch_helper/mis.py")
 _nats = partial(Metric, source=SLIME)
 _number = partial(Metric, source=SLIME, unit="1")
 
-_DIVERGENCES = (
+
+METRICS = (
     _nats(
         name="slime/train_rollout_logprob_abs_diff",
         reduce=Reduce("sequence mean", "abs_delta"),
@@ -44,9 +45,6 @@ _DIVERGENCES = (
         estimates=FORWARD_KL,
         source=MIS,
     ),
-)
-
-_WEIGHTS = (
     _number(
         name="slime/tis",
         reduce=Reduce("sequence mean", "ratio_less_1", offset=1.0),
@@ -68,5 +66,3 @@ _WEIGHTS = (
         clamp="rho to [0, 2.0]",
     ),
 )
-
-METRICS = (*_DIVERGENCES, *_WEIGHTS)

@@ -13,7 +13,8 @@ _number = partial(Metric, source=HELPER, unit="1")
 _WEIGHT = "delta to +-20, weight to [0, 2.0] (rollout_is_threshold's default)"
 _EXAMPLE = "verl example, off-policy: far too loose for parity"
 
-_DIVERGENCE = (
+
+METRICS = (
     _nats(
         name="verl/kl",
         reduce=Reduce("token mean", "k1"),
@@ -53,9 +54,6 @@ _DIVERGENCE = (
         estimates="chi2(trainer || sampler) of whole sequences; can be negative",
         clamp="sum delta to +-20",
     ),
-)
-
-_PERPLEXITY = (
     _number(
         name="verl/training_ppl",
         reduce=Reduce("mean over sequences", "trainer_ppl"),
@@ -68,9 +66,6 @@ _PERPLEXITY = (
         formula="mean over sequences of exp(-mean log P_sampler)",
         estimates="the sampler's perplexity on its own tokens",
     ),
-)
-
-_LOG_PERPLEXITY = (
     _nats(
         name="verl/log_ppl_diff",
         reduce=Reduce("mean over sequences", "log_ppl_diff"),
@@ -102,9 +97,6 @@ _LOG_PERPLEXITY = (
         estimates="the trainer's perplexity over the sampler's",
         healthy="1.0045 (PR 7242)",
     ),
-)
-
-_TRUNCATED_WEIGHTS = (
     _number(
         name="verl/rollout_is_mean",
         reduce=Reduce("token mean", "truncated"),
@@ -124,9 +116,6 @@ _TRUNCATED_WEIGHTS = (
         alarm=f"> 1 ({_EXAMPLE})",
         alarm_above=1.0,
     ),
-)
-
-_WEIGHT_EXTREMES = (
     _number(
         name="verl/rollout_is_min",
         reduce=Reduce("token min", "truncated"),
@@ -150,9 +139,6 @@ _WEIGHT_EXTREMES = (
         alarm=f"< 0.3 ({_EXAMPLE})",
         alarm_below=0.3,
     ),
-)
-
-_WEIGHT_RATES = (
     _number(
         name="verl/rollout_is_ratio_fraction_high",
         reduce=Reduce("token mean", "above_threshold"),
@@ -165,9 +151,6 @@ _WEIGHT_RATES = (
         formula="fraction of tokens with rho < 1 / 2.0",
         estimates="tokens that weigh little",
     ),
-)
-
-_SEQUENCE_WEIGHTS = (
     _number(
         name="verl/rollout_is_seq_mean",
         reduce=Reduce("mean over sequences", "truncated_mean"),
@@ -189,9 +172,6 @@ _SEQUENCE_WEIGHTS = (
         estimates="",
         clamp=_WEIGHT,
     ),
-)
-
-_PROBABILITIES = (
     Metric(
         name="verl/rollout_probs_diff_mean",
         reduce=Reduce("token mean", "abs_dp"),
@@ -230,15 +210,4 @@ _PROBABILITIES = (
         alarm="0.987 held reward back (MiniMax)",
         alarm_below=0.987,
     ),
-)
-
-METRICS = (
-    *_DIVERGENCE,
-    *_PERPLEXITY,
-    *_LOG_PERPLEXITY,
-    *_TRUNCATED_WEIGHTS,
-    *_WEIGHT_EXTREMES,
-    *_WEIGHT_RATES,
-    *_SEQUENCE_WEIGHTS,
-    *_PROBABILITIES,
 )

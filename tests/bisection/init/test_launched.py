@@ -58,8 +58,8 @@ def test_both_sides_are_what_the_launch_files_start(folder: Path) -> None:
     assert reader.read_profile(folder / "r.trainer.yaml").extends == "megatron-permute-fusion"
     assert recipe.tokens.sample is not None
     assert recipe.tokens.sample.temperature == 0.7
-    assert starter.profiles == (folder / "r.trainer.yaml", folder / "r.server.yaml")
-    assert not starter.obstacle
+    assert tuple(starter.sides.profiles) == (folder / "r.trainer.yaml", folder / "r.server.yaml")
+    assert not starter.sides.obstacle
 
 
 def test_what_profiles_on_top_and_single_values_say_is_in_the_plan(folder: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from moeparity.bisection.record.causes import causes
+from moeparity.bisection.record.measure import causes
 from moeparity.bisection.record.observe import Records
 
 SHAPE = (32, 40)

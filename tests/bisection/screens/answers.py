@@ -341,13 +341,13 @@ MADE_WITH = Provenance(
     threads=3,
 )
 REPORTS: Mapping[str, Mapping[str, Report]] = {
-    "Summary.show": SUMMARIES,
-    "RunFacts.show": RUNS,
-    "RunFacts.show_cost": COSTS,
-    "OfTokens.show_warnings": WARNINGS,
-    "Degeneracy.show": DEGENERACIES,
-    "Determinism.show": DETERMINISM,
-    "Verdicts.show": METRICS_SHOWN,
-    "Nonfinite.show": NONFINITE,
-    "Provenance.show": {"all of it": replace(REPORT, provenance=MADE_WITH)},
+    "summary.show": SUMMARIES,
+    "run.show": RUNS,
+    "run.show_cost": COSTS,
+    "tokens.show_warnings": WARNINGS,
+    "degeneracy.show": DEGENERACIES,
+    "determinism.show": DETERMINISM,
+    "verdict.show": METRICS_SHOWN,
+    "nonfinite.show": NONFINITE,
+    "provenance.show": {"all of it": replace(REPORT, provenance=MADE_WITH)},
 }

@@ -325,13 +325,13 @@ CLASSES = {
     "no classes": REPORT,
 }
 REPORTS: Mapping[str, Mapping[str, Report]] = {
-    "Toggled.show_left_out": LEFT_OUT,
-    "Toggled.show": TRIALS,
-    "Toggled.show_swaps": SWAPS,
-    "Toggled.show_words": WORDS,
-    "Toggled.show_no_effect": IDLE,
-    "NearestAnswers.show": NEAREST,
-    "Attribution.show": SHARES,
-    "Attribution.show_fixes": FIXES,
-    "OfTokens.show_classes": CLASSES,
+    "toggles.show_left_out": LEFT_OUT,
+    "toggles.show": TRIALS,
+    "toggles.show_swaps": SWAPS,
+    "toggles.show_words": WORDS,
+    "toggles.show_no_effect": IDLE,
+    "nearest.show": NEAREST,
+    "shares.show": SHARES,
+    "shares.show_fixes": FIXES,
+    "tokens.show_classes": CLASSES,
 }

@@ -256,13 +256,13 @@ BESIDE = {
     "no record": REPORT,
 }
 REPORTS: Mapping[str, Mapping[str, Report]] = {
-    "Envelope.show": ENVELOPES,
-    "Arrival.show": ARRIVALS,
-    "Floor.show": FLOORS,
-    "Schedule.show": SCHEDULES,
-    "RealRanks.show": RANKS,
-    "Oracle.show": ORACLES,
-    "Recording.show": RECORDS,
-    "OtherRecord.show_other": OTHER_RECORDS,
-    "Recording.show_recorded": BESIDE,
+    "envelope.show": ENVELOPES,
+    "arrival.show": ARRIVALS,
+    "floor.show": FLOORS,
+    "schedule.show": SCHEDULES,
+    "real_ranks.show": RANKS,
+    "oracle.show": ORACLES,
+    "record.show": RECORDS,
+    "record.show_other": OTHER_RECORDS,
+    "record.show_recorded": BESIDE,
 }

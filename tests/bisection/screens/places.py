@@ -322,12 +322,12 @@ TOKEN_SCREENS = {
     "no tokens": replace(FAIL, per_token=None),
 }
 REPORTS: Mapping[str, Mapping[str, Report]] = {
-    "Divergence.starts": STARTS,
-    "Divergence.growth": GROWTH,
-    "Traced.show": TRACES,
-    "RoutingFlips.show": FLIP_SCREENS,
-    "Replay.show": LADDERS,
-    "PerToken.show_log_probs": TOKEN_SCREENS,
-    "PerToken.show": {**TOKEN_SCREENS, "more tokens than a page holds": replace(FAIL, per_token=MANY)},
-    "OpGraph.show": GRAPHS,
+    "divergence.starts": STARTS,
+    "divergence.growth": GROWTH,
+    "trace.show": TRACES,
+    "flips.show": FLIP_SCREENS,
+    "replay.show": LADDERS,
+    "per_token.show_log_probs": TOKEN_SCREENS,
+    "per_token.show": {**TOKEN_SCREENS, "more tokens than a page holds": replace(FAIL, per_token=MANY)},
+    "graph.show": GRAPHS,
 }

@@ -5,38 +5,45 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from moeparity.bisection.workers.crew import LOSSES, LostWorkerError, computed
-from moeparity.bisection.workers.message import DONE, FAILED, REFUSED
+from moeparity.bisection.workers.crew import LOSSES, LostWorkerError, Piece, computed
+from moeparity.bisection.workers.message import DONE, FAILED, REFUSED, TASKS
 from moeparity.errors import GraphError, MoeparityError
 from moeparity.progress import Progress
 from tests.bisection.workers.hands import Hand, Hands
 from tests.log_records import Records
 
+STORED: dict[int, int] = {}
+KEPT: dict[int, int] = {}
 
-@dataclass(frozen=True)
-class Square:
-    number: int
 
-    @property
-    def name(self) -> str:
-        return f"square {self.number}"
+class Square(Piece):
+    """A number to be squared: its place."""
+
+    def stored(self) -> int | None:
+        return STORED.get(self.place)
+
+    def keep(self, result: int) -> None:
+        KEPT[self.place] = result
 
     def compute(self) -> int:
-        if self.number == 13:
+        if self.place == 13:
             raise GraphError("no luck")
-        return self.number**2
+        return self.place**2
 
     def message(self) -> bytes:
-        return str(self.number).encode()
+        return str(self.place).encode()
 
     def read(self, data: bytes) -> int:
         return int(data)
+
+
+def square(number: int) -> Square:
+    return Square(name=f"square {number}", place=number, key="", store=None, codec=TASKS)
 
 
 def squared(hand: Hand, message: bytes) -> bytes:
@@ -45,7 +52,8 @@ def squared(hand: Hand, message: bytes) -> bytes:
 
 def results(hands: Hands | None, numbers: list[int], events: list[Progress] | None = None) -> dict[int, Any]:
     progress = None if events is None else events.append
-    return dict(computed(map(Square, numbers), hands, "square", len(numbers), progress))
+    pieces = computed(map(square, numbers), hands, "square", len(numbers), progress)
+    return {piece.place: result for piece, result in pieces}
 
 
 def test_results_go_by_number_whatever_comes_first() -> None:
@@ -60,7 +68,7 @@ def test_results_go_by_number_whatever_comes_first() -> None:
 
     events: list[Progress] = []
     hands = Hands(last_first)
-    order = [number for number, _ in computed(map(Square, range(6)), hands, "square", 6, events.append)]
+    order = [piece.place for piece, _ in computed(map(square, range(6)), hands, "square", 6, events.append)]
     assert (order[-1], sorted(order)) == (0, list(range(6)))
     assert results(Hands(squared), list(range(6))) == results(None, list(range(6)))
     assert len(hands.hired) == 2
@@ -76,7 +84,7 @@ def test_pieces_are_made_as_they_are_needed() -> None:
     def pieces() -> Any:
         for number in range(100):
             made_numbers.append(number)
-            yield Square(number)
+            yield square(number)
 
     results_of = computed(pieces(), Hands(squared, count=3), "square", 100)
     next(results_of)
@@ -90,7 +98,7 @@ def test_workers_stay_for_the_next_pieces_and_end_where_not_all_is_wanted() -> N
         assert results(hands, list(range(4))) == {number: number**2 for number in range(4)}
     assert len(hands.hired) <= 2
     assert not any(hand.ended for hand in hands.hired)
-    some = computed(map(Square, range(4)), hands, "square", 4)
+    some = computed(map(square, range(4)), hands, "square", 4)
     next(some)
     some.close()  # type: ignore[attr-defined]
     assert all(hand.ended for hand in hands.hired)
@@ -98,7 +106,7 @@ def test_workers_stay_for_the_next_pieces_and_end_where_not_all_is_wanted() -> N
 
 def test_nobody_is_hired_beyond_the_pieces_and_none_without_one() -> None:
     hands = Hands(squared, count=50)
-    assert results(hands, [3]) == {0: 9}
+    assert results(hands, [3]) == {3: 9}
     assert len(hands.hired) == 1
     idle = Hands(squared)
     assert results(idle, []) == {}
@@ -161,9 +169,20 @@ def test_a_users_mistake_takes_the_place_of_a_result_and_stops_no_other() -> Non
         return words if message == b"13" else squared(hand, message)
 
     for hands in (Hands(fails), None):
+        KEPT.clear()
         by_number = results(hands, [1, 13, 2])
-        assert (type(by_number[1]), str(by_number[1])) == (GraphError, "no luck")
-        assert (by_number[0], by_number[2]) == (1, 4)
+        assert (type(by_number[13]), str(by_number[13])) == (GraphError, "no luck")
+        assert KEPT == {1: 1, 2: 4} == {number: by_number[number] for number in (1, 2)}
+
+
+def test_what_is_kept_is_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(STORED, 2, -4)
+    for hands in (Hands(squared), None):
+        events: list[Progress] = []
+        assert results(hands, [1, 2, 3], events) == {1: 1, 2: -4, 3: 9}
+        if hands is not None:
+            assert sorted(message for hand in hands.hired for message in hand.messages) == [b"1", b"3"]
+            assert (events[-1].done, events[-1].total) == (3, 3)
 
 
 @pytest.mark.parametrize("kind", ["KeyError", "Where", "os"])

@@ -16,9 +16,8 @@ from moeparity.bisection import pipeline
 from moeparity.bisection.pipeline import bisect
 from moeparity.bisection.report import Report
 from moeparity.bisection.resume.pieces import PieceStore
-from moeparity.bisection.shards import MOST, shards_of
 from moeparity.bisection.workers.crew import LostWorkerError
-from moeparity.bisection.workers.sharded_pass import ShardedPass
+from moeparity.bisection.workers.sharded_pass import MOST, ShardedPass, shards_of
 from moeparity.errors import MoeparityError
 from moeparity.inputs.machine import numerics_key
 from tests.bisection.workers.hands import Hand, Shuffled, at_work

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -12,6 +13,8 @@ from moeparity.metrics.interval import token_mean
 from moeparity.metrics.verdict import Interval
 
 LEVEL = 0.99
+_ALL = 12
+"""Of so many sequences all signs are tried; of more, as many drawn ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +51,12 @@ class Difference:
 
     def prefers(self, x: Tensor, y: Tensor) -> bool:
         """Whether x surely explains more than y: on average, or sequence by sequence, each of which counts at most one,
-        since an average that few of them carry has no bounds.
+        since an average that few of them carry has no bounds: signs are drawn anew.
         """
         left_by_x, left_by_y = (self._sums((self.d - z) ** 2) for z in (x, y))
         total = left_by_x + left_by_y
         gains = torch.where(total > 0, (left_by_y - left_by_x) / total, 0.0)
-        by_sequence = token_mean(gains, torch.ones_like(gains), level=LEVEL)
-        return self.advantage(x, y).low > 0 or by_sequence.low > 0
+        return self.advantage(x, y).low > 0 or _chance_of(gains) < (1 - LEVEL) / 2
 
     def slope(self, x: Tensor) -> Interval:
         """The factor b with which b x comes nearest to d."""
@@ -122,6 +124,20 @@ def rivals(difference: Difference, simulated: Mapping[int, Tensor], first: int) 
     chosen = {min(simulated, key=lambda index: float(errors[index][half == which].sum())) for which in (0, 1)}
     unsure = {index for index, x in simulated.items() if not difference.prefers(simulated[first], x)}
     return (chosen | unsure) - {first}
+
+
+def _chance_of(gains: Tensor) -> float:
+    """How often gains fp64 [B] add up to so much or more if each may as well be a loss: exact up to `_ALL` of them,
+    else of seeded draws.
+    """
+    sizes, most = gains[gains != 0].abs(), 2**_ALL
+    if len(sizes) <= _ALL:
+        flips = torch.tensor(list(product((-1.0, 1.0), repeat=len(sizes))), dtype=torch.float64)
+    else:
+        flips = torch.randint(0, 2, (most - 1, len(sizes)), generator=torch.Generator().manual_seed(0)) * 2.0 - 1
+        flips = torch.cat([gains[gains != 0].sign()[None], flips.double()])
+    sums = flips @ sizes
+    return float((sums >= gains.sum() - 1e-12 * sizes.sum()).double().mean())
 
 
 def legal_sizes(scores: Mapping[str, Tensor]) -> tuple[float, tuple[str, str]]:

@@ -52,8 +52,8 @@ class Tokens:
 
     @property
     def slots(self) -> tuple[int, ...]:
-        """Of each sequence the row of the grid, which another step of the same batch has it in too, also where a row has
-        padding alone; where all are in one row, its number there.
+        """Of each sequence its row, the same in all steps of a batch, also where rows have padding alone; its
+        number where there is but one row.
         """
         if len(self.grid) < 2 or self.grid[0] == 1:
             return tuple(range(len(self.sequences)))

@@ -118,7 +118,7 @@ def gpu_of(device: str) -> str:
     names = [name for name in ARCHITECTURES if set(name.split("_")) <= set(words)]
     if not names:
         raise MoeparityError(
-            f"{device} is no GPU whose arithmetic is known here; expected one of {listed(ARCHITECTURES)}."
+            f"{device} is no GPU whose arithmetic is known here, as it is of {listed(ARCHITECTURES)}."
         )
     return names[0]
 

@@ -117,9 +117,7 @@ def gpu_of(device: str) -> str:
     words = re.split(r"[^a-z0-9]+", device.lower())
     names = [name for name in ARCHITECTURES if set(name.split("_")) <= set(words)]
     if not names:
-        raise MoeparityError(
-            f"{device} is no GPU whose arithmetic is known here, as it is of {listed(ARCHITECTURES)}."
-        )
+        raise MoeparityError(f"{device} is no GPU whose arithmetic is known here, as it is of {listed(ARCHITECTURES)}.")
     return names[0]
 
 

@@ -32,8 +32,7 @@ program's own profile, and is asked for no search.
 
 - *fails*: `diff` says that values differ. In other company a GEMM has another number of rows, and may add in another
   order. *inside*: of these, how often other orders of the same sums explain all starts. *outside*: `diff` says that
-  none explains some start. Of the rest it says that orders were not told: a softmax over more columns of padding, whose
-  vectors are cut elsewhere, gives rows of another width. *inconclusive*: it could not compare all that there is.
+  none explains some start. *inconclusive*: it could not compare all that there is.
 - *accused*: runs of which `explain` calls some node another than the profile says. There should be none.
 """
 

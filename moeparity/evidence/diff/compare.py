@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from moeparity.evidence.diff.key_columns import KeyColumns
+from moeparity.evidence.diff.key_columns import KeyColumns, Part, Rows
 from moeparity.evidence.diff.pass_pairs import RunPair
 from moeparity.evidence.diff.side import Side
 from moeparity.evidence.diff.token_rows import token_of_rows
@@ -161,35 +161,38 @@ class Comparer:
         """Rows with a column for each key, of passes that pad or cache otherwise, read in the way in which fewest
         differ; None if these are none such.
         """
-        value_a, value_b = self.a.value(a), self.b.value(b)
-        shared, ours, theirs = self.pair.shared, self.pair.a.tokens, self.pair.b.tokens
-        if shared is None or shared.alike or ours is None or theirs is None or not value_a.shape or not value_b.shape:
-            return None
-        keys = KeyColumns(ours, theirs, (shared.a, shared.b))
-        # Keys are the last axis, or as in a cache the one before it.
-        axes = [axis for axis in (-1, -2) if keys.are_of(_widths(axis, value_a, value_b))]
-        if self._are_weights(value_a, value_b) or not axes:
-            return None
-        tensors = self.a.tensor(a), self.b.tensor(b)
-        if tensors[0] is None or tensors[1] is None or tensors[0].dtype != tensors[1].dtype:
-            return None
-        readings = []
-        for axis in axes:
-            x, y = (tensor.movedim(axis, -1) for tensor in tensors if tensor is not None)
-            readings.append(keys.of_keys((x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1]))))
-        places = self._token_places(value_a, value_b)
-        if axes[0] == -1 and not isinstance(places, str):
-            left, right, *tokens = places
-            rows = tensors[0].reshape(-1, value_a.shape[-1]), tensors[1].reshape(-1, value_b.shape[-1])
-            readings.append(keys.of_tokens((rows[0][left], rows[1][right]), (tokens[0], tokens[1])))
-        best = min((reading for reading in readings if reading), key=lambda reading: reading.differing, default=None)
-        # Rows of no one token may have as many columns as there are keys by chance: then only equal bits say something.
-        if best is None or (len(readings) == len(axes) and best.differing):
+        keyed = self._keyed(a, b)
+        best = None if keyed is None else keyed[0].read(*keyed[1:])
+        if best is None:
             return None
         status: Status = "differ" if best.differing else "equal"
         return Comparison(
             status=status, rows=best.rows, differing=best.differing, tokens=best.tokens, by_keys=True
         )  # fmt: skip
+
+    def differing_by_keys(self, a: int, b: int) -> tuple[Part, Part] | None:
+        """Of rows that are each of one token and have a column for each key, those that differ of two sequences; None
+        where these are none such.
+        """
+        keyed = self._keyed(a, b)
+        return None if keyed is None or keyed[2] is None else keyed[0].differing(keyed[1], keyed[2])
+
+    def _keyed(self, a: int, b: int) -> tuple[KeyColumns, tuple[Tensor, Tensor], Rows | None] | None:
+        """Two values of passes that pad or cache otherwise, with the keys of these and the rows of tokens that they
+        share, if they have such; None for weights, and where they are not kept whole.
+        """
+        shared, ours, theirs = self.pair.shared, self.pair.a.tokens, self.pair.b.tokens
+        value_a, value_b = self.a.value(a), self.b.value(b)
+        if shared is None or shared.alike or ours is None or theirs is None or not value_a.shape or not value_b.shape:
+            return None
+        keys = KeyColumns(ours, theirs, (shared.a, shared.b))
+        if self._are_weights(value_a, value_b) or not keys.axes((value_a.shape, value_b.shape)):
+            return None
+        x, y = self.a.tensor(a), self.b.tensor(b)
+        if x is None or y is None or x.dtype != y.dtype:
+            return None
+        places = self._token_places(value_a, value_b)
+        return keys, (x, y), None if isinstance(places, str) else places
 
     def _rows(self, side: Side, number: int) -> Tensor | None:
         """Digests of rows that the other side's can be held against: of ids their rows as 64-bit numbers."""
@@ -311,12 +314,6 @@ class Comparer:
 def in_shapes(value_a: Value, value_b: Value) -> str:
     """`shapes [12, 5] in A and [12, 4] in B`."""
     return f"shapes {list(value_a.shape)} in A and {list(value_b.shape)} in B"
-
-
-def _widths(axis: int, *values: Value) -> tuple[int, int]:
-    """How many each value has along that axis; 0 for one that lacks it."""
-    ours, theirs = (value.shape[axis] if len(value.shape) >= -axis else 0 for value in values)
-    return ours, theirs
 
 
 def _row_count(x: Tensor) -> int:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from moeparity.evidence.diff.compare import Comparer
 from moeparity.evidence.diff.flow import Origin
+from moeparity.evidence.diff.key_columns import Part
 from moeparity.evidence.diff.report import LegalOrders, Verdict
 from moeparity.evidence.diff.rerun.calls import LARGEST, Calls, as_rows
 from moeparity.evidence.diff.rerun.way import NotDrawnError, Way
@@ -50,7 +51,7 @@ def legal_orders(comparer: Comparer, origin: Origin) -> LegalOrders:
     if isinstance(differing, str):
         return _not_told(differing)
     calls = Calls(comparer.a, origin.ops_a, origin.pair.a), Calls(comparer.b, origin.ops_b, origin.pair.b)
-    values = tuple(_recorded(call)[rows] for call, rows in zip(calls, differing, strict=True))
+    values = tuple(part.of(_recorded(call)) for call, part in zip(calls, differing, strict=True))
     drawn_a, drawn_b = (_drawn(*each) for each in zip(calls, differing, values, strict=True))
     return _judged(drawn_a, drawn_b, (values[0], values[1]), sums=any(call.adds_up for call in calls))
 
@@ -64,9 +65,10 @@ def orders_behind(comparer: Comparer, origin: Origin, handed: Mapping[int, Tenso
         return _not_told(differing if isinstance(differing, str) else "whole inputs were not kept"), True
     calls = Calls(comparer.a, origin.ops_a, origin.pair.a)
     on_others = replace(calls, handed=handed)
-    ours, theirs = _recorded(calls)[differing[0]], _recorded(Calls(comparer.b, (), origin.pair.b))[differing[1]]
+    ours = differing[0].of(_recorded(calls))
+    theirs = differing[1].of(_recorded(Calls(comparer.b, (), origin.pair.b)))
     try:
-        if same_bits(on_others.rows(Way(0, native=True), differing[0]), theirs):
+        if same_bits(_rerun(on_others, Way(0, native=True), differing[0]), theirs):
             return LegalOrders(verdict="inside"), True
     except (NotDrawnError, RuntimeError):
         pass
@@ -86,8 +88,13 @@ def _recorded(calls: Calls) -> Tensor:
     return as_rows(whole)
 
 
-def _differing(comparer: Comparer, origin: Origin) -> tuple[Tensor, Tensor] | str:
-    """The rows of tokens that differ, of A and of B, int64 [n] each; a reason where that can't be said."""
+def _rerun(calls: Calls, way: Way, part: Part) -> Tensor:
+    """What the calls give in one way, at a part; perhaps only at the first of its rows. Raises NotDrawnError."""
+    return part.columns_of(calls.rows(way, part.rows))
+
+
+def _differing(comparer: Comparer, origin: Origin) -> tuple[Part, Part] | str:
+    """The rows of tokens that differ, of A and of B; a reason where that can't be said."""
     values = comparer.a.tensor(origin.pair.a), comparer.b.tensor(origin.pair.b)
     if values[0] is None or values[1] is None:
         return "whole values were not kept"
@@ -98,7 +105,7 @@ def _differing(comparer: Comparer, origin: Origin) -> tuple[Tensor, Tensor] | st
         return "the values are too large to run again here"
     places = comparer.places(origin.pair.a, origin.pair.b, len(ours), len(theirs))
     if isinstance(places, str) or ours.shape[-1] != theirs.shape[-1]:
-        return "the outputs have other shapes"
+        return comparer.differing_by_keys(origin.pair.a, origin.pair.b) or "the outputs have other shapes"
     left, right, tokens = places
     dtype = torch.promote_types(ours.dtype, theirs.dtype)
     differs = (int_view(ours[left].to(dtype)) != int_view(theirs[right].to(dtype))).any(-1)
@@ -106,22 +113,22 @@ def _differing(comparer: Comparer, origin: Origin) -> tuple[Tensor, Tensor] | st
         differs = differs & (tokens >= 0)
     if not bool(differs.any()):
         return "whole values that differ were not kept"
-    return left[differs], right[differs]
+    return Part(left[differs]), Part(right[differs])
 
 
-def _drawn(calls: Calls, rows: Tensor, recorded: Tensor) -> _Drawn | str:
-    """What a side's calls give at these rows in several orders; the value that the side recorded is one of them. If
+def _drawn(calls: Calls, part: Part, recorded: Tensor) -> _Drawn | str:
+    """What a side's calls give at a part in several orders; the value that the side recorded is one of them. If
     that can't be told, a reason, with {} for the side's name.
     """
-    drawn = _draws(calls, rows, recorded)
+    drawn = _draws(calls, part, recorded)
     return drawn if isinstance(drawn, str) or drawn.is_own else _FOREIGN
 
 
-def _draws(calls: Calls, rows: Tensor, recorded: Tensor) -> _Drawn | str:
+def _draws(calls: Calls, part: Part, recorded: Tensor) -> _Drawn | str:
     try:
         written = calls.written()
-        exact = calls.rows(Way(None), rows)
-        draws = tuple(calls.rows(Way(seed, written), rows).to(recorded.dtype) for seed in range(DRAWS))
+        exact = _rerun(calls, Way(None), part)
+        draws = tuple(_rerun(calls, Way(seed, written), part).to(recorded.dtype) for seed in range(DRAWS))
     except NotDrawnError as error:
         return str(error)
     except RuntimeError as error:

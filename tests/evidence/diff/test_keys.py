@@ -10,8 +10,11 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from moeparity.evidence.diff.key_columns import KeyColumns
 from moeparity.evidence.diff.report import DiffReport
 from moeparity.evidence.diff.run import diff
+from moeparity.evidence.diff.token_rows import Sequence as TokenSequence
+from moeparity.evidence.diff.token_rows import Tokens
 from tests.checkpoint_factory import make_random
 from tests.evidence.recorded import recorded
 from tests.hf.reference import load
@@ -63,3 +66,32 @@ def test_a_prompt_and_two_steps_of_decoding(name: str, tmp_path: Path) -> None:
     begun = {(start.slot, start.orders is not None and start.orders.verdict) for start in report.starts}
     assert begun <= {("0 of aten.mm.default", "inside"), ("0 of aten.addmm.default", "inside")}, report.reason
     assert report.status == ("fail" if begun else "pass")
+
+
+def test_a_softmax_over_more_padding_may_add_in_another_order(tmp_path: Path) -> None:
+    """Its vectors are cut elsewhere; the orders of its sums are told by the columns that both sides have."""
+    checkpoint = make_random({**SMALL["qwen3_moe"], "num_hidden_layers": 1}, tmp_path / "checkpoint")
+    program, (ids, mask) = load(checkpoint, "hf-eager", torch.bfloat16), _rows(at_left=False)
+    narrow = _captured(program, tmp_path / "a", (ids, mask), [WIDTH])
+    wider = [torch.cat([x, x.new_zeros(len(x), 7)], 1) for x in (ids, mask)]
+    report = diff(narrow, _captured(program, tmp_path / "b", (wider[0], wider[1]), [WIDTH + 7]))
+    begun = {(start.slot, start.orders.verdict) for start in report.starts}
+    assert begun <= {("0 of aten._softmax.default", "inside")}
+    assert report.status == ("fail" if begun else "pass")
+
+
+def test_rows_that_differ_are_those_of_two_sequences_in_their_keys() -> None:
+    """A pads at the right and B at the left; token 2 of the second sequence differs, and a column of padding."""
+    a = Tokens(
+        (2, 3), (TokenSequence((1, 2), (0, 1), keys=(0, 1)), TokenSequence((4, 5, 6), (3, 4, 5), keys=(0, 1, 2))), 3
+    )
+    b = Tokens(
+        (2, 4), (TokenSequence((1, 2), (2, 3), keys=(2, 3)), TokenSequence((4, 5, 6), (5, 6, 7), keys=(1, 2, 3))), 4
+    )
+    shared = torch.tensor([0, 1, 3, 4, 5]), torch.tensor([2, 3, 5, 6, 7])
+    ours, theirs = torch.zeros(6, 3), torch.zeros(8, 4)
+    ours[5, 1], theirs[2, 0] = 1.0, 9.0
+    parts = KeyColumns(a, b, shared).differing((ours, theirs), (*shared, *shared))
+    assert parts is not None
+    assert [part.rows.tolist() for part in parts] == [[5], [7]]
+    assert [part.of(x).tolist() for part, x in zip(parts, (ours, theirs), strict=True)] == [[[0, 1, 0]], [[0, 0, 0]]]

@@ -17,7 +17,7 @@ from moeparity.errors import Where
 from moeparity.inputs.model import Model
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import load_profile
-from moeparity.plan.schedule.steps import MicroBatches
+from moeparity.plan.schedule.steps import MicroBatches, Schedule
 from moeparity.plan.sides import bound_side
 from moeparity.plan.spec.variant_schema import StatedFault, Variant
 
@@ -55,10 +55,15 @@ class Recorder:
 
 
 def walk(
-    model: Model, plans: Mapping[str, BoundGraph], ids: Tensor, *, mask: Tensor | None = None, micro_batch: int = 2
+    model: Model,
+    plans: Mapping[str, BoundGraph],
+    ids: Tensor,
+    *,
+    mask: Tensor | None = None,
+    schedule: Schedule | MicroBatches = MicroBatches(2),  # noqa: B008  (it is frozen)
 ) -> tuple[dict[str, Values], Counts]:
     """What each plan computes at every node, all of them in one pass, and what that cost."""
     recorder = Recorder(list(plans))
-    walkers = [Walker(name=name, plan=plan, schedule=MicroBatches(micro_batch)) for name, plan in plans.items()]
+    walkers = [Walker(name=name, plan=plan, schedule=schedule) for name, plan in plans.items()]
     counts = run(walkers, model.weights, ids, [recorder], attention_mask=mask)
     return {name: recorder.result(name) for name in plans}, counts

@@ -12,6 +12,7 @@ from torch import Tensor
 from moeparity.errors import SpecError
 from moeparity.inputs.model import Model
 from moeparity.numerics.bits import same_bits
+from moeparity.plan.schedule.steps import Schedule, Span, Step
 from tests.checkpoint_factory import make_random
 from tests.engine.faulty import Values, fault, plan_of, walk
 from tests.opened import opened
@@ -36,6 +37,7 @@ TESTED = {
     "mask-shifted",
     "causal-shifted",
     "padding-seen",
+    "pack-seen",
     "sinks-missing",
     "sinks-twice",
     "rotary-width",
@@ -243,6 +245,25 @@ def test_attention_sees_what_the_mask_says(
     window = next(n for n in models[model].graph.nodes if n.name == node).params["window"]
     assert same_bits(faulty[node], eager(faulty, real, window))
     assert not same_bits(faulty[node], fresh[node])
+
+
+def test_a_pack_without_its_mask_is_one_row(models: dict[str, Model]) -> None:
+    """Both sequences as one of 22 tokens, each behind its own first position."""
+    node, model = f"{LAYER}attention.attend", models["qwen3_moe"]
+    pack = Step(spans=(Span(0, 0, 11), Span(1, 0, 11)), shape="packed")
+    plans = {"fresh": plan_of(model), "faulty": plan_of(model, [fault("pack-seen", node)])}
+    walked, _ = walk(model, plans, IDS, schedule=Schedule(steps=(pack,)))
+    faulty = walked["faulty"]
+    names = ("rope.q", "cache.k", "cache.v")
+    q, k, v = (torch.cat(faulty[f"{LAYER}attention.{name}"].unbind(0), 1)[None] for name in names)
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+    scores = torch.matmul(q, k.transpose(2, 3)) * q.shape[-1] ** -0.5
+    bias = torch.full((22, 22), torch.finfo(scores.dtype).min).triu(1).to(scores.dtype)
+    probabilities = F.softmax(scores + bias, dim=-1, dtype=torch.float32).to(q.dtype)
+    by_hand = torch.matmul(probabilities, v).transpose(1, 2).flatten(2)
+    assert same_bits(faulty[node].flatten(0, 1)[None], by_hand)
+    assert same_bits(faulty[node][0], walked["fresh"][node][0])
+    assert not same_bits(faulty[node][1], walked["fresh"][node][1])
 
 
 @pytest.mark.parametrize(("model", "ahead"), [("qwen3_moe", 1), ("qwen3_moe", -1), ("qwen2_moe", 2)])

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from itertools import pairwise
+from typing import NamedTuple
 
 from moeparity.evidence.diff.pass_pairs import Run
 from moeparity.evidence.trace.records import Call
@@ -110,9 +111,18 @@ def _align_ops(a: Run, b: Run, ours: list[Call], theirs: list[Call], aligned: Al
 
 
 def _in_another_order(a: Run, b: Run, ours: list[Call], theirs: list[Call]) -> bool:
-    """Whether both read the same weights with the same arguments, but not in the same order."""
+    """Whether both read the same weights with the same arguments, but not in the same order; or in some place two
+    weights, or parts of one, that both have, for other rows, as loops over the experts do that get tokens.
+    """
     reads = [[_reads(run, call) for call in calls] for run, calls in ((a, ours), (b, theirs))]
-    return reads[0] != reads[1] and Counter(reads[0]) == Counter(reads[1])
+    if reads[0] == reads[1]:
+        return False
+    return Counter(reads[0]) == Counter(reads[1]) or any(
+        (x.weights, x.parts) != (y.weights, y.parts)
+        and (any(map(b.side.weights.get, x.weights)) or any(map(a.side.weights.get, y.weights)))
+        and _rows_read(a, call) != _rows_read(b, partner)
+        for x, y, call, partner in zip(*reads, ours, theirs, strict=True)
+    )
 
 
 def _anchored(
@@ -158,12 +168,33 @@ def _bits(run: Run, call: Call) -> object:
     return (_reads(run, call), digests) if digests and None not in digests else (run.side.name, call.id)
 
 
-def _reads(run: Run, call: Call) -> object:
-    """A call's name, its arguments that are no sizes, and the digests of the weights it reads."""
-    roots = [run.side.root_of(number) for number in call.inputs.values() if run.side.is_weight(number)]
-    weights = tuple(run.side.value(root).digest for root in roots)
-    numbers = () if sizes(call) else tuple(map(str, call.scalars.items()))
-    return call.name, numbers, weights
+class Reads(NamedTuple):
+    """A call's name, its arguments that are no sizes, and the weights it reads: the digests of whole ones, and where
+    the parts that it reads of them begin.
+    """
+
+    name: str
+    numbers: tuple[str, ...]
+    weights: tuple[str | None, ...]
+    parts: tuple[int, ...]
+
+
+def _rows_read(run: Run, call: Call) -> list[str | None]:
+    """The digests of all that a call reads but weights."""
+    return [run.side.root_digest(number) for number in call.inputs.values() if not run.side.is_weight(number)]
+
+
+def _reads(run: Run, call: Call) -> Reads:
+    of_weights = [number for number in call.inputs.values() if run.side.is_weight(number)]
+    roots = [run.side.root_of(number) for number in of_weights]
+    return Reads(
+        call.name,
+        () if sizes(call) else tuple(map(str, call.scalars.items())),
+        tuple(run.side.value(root).digest for root in roots),
+        tuple(
+            run.side.value(n).offset - run.side.value(root).offset for n, root in zip(of_weights, roots, strict=True)
+        ),
+    )
 
 
 def _kind(run: Run, call: Call) -> object:

@@ -119,7 +119,8 @@ def _in_another_order(a: Run, b: Run, ours: list[Call], theirs: list[Call]) -> b
         return False
     return Counter(reads[0]) == Counter(reads[1]) or any(
         (x.weights, x.parts) != (y.weights, y.parts)
-        and (any(map(b.side.weights.get, x.weights)) or any(map(a.side.weights.get, y.weights)))
+        and any(map(b.side.weights.get, x.weights))
+        and any(map(a.side.weights.get, y.weights))
         and _rows_read(a, call) != _rows_read(b, partner)
         for x, y, call, partner in zip(*reads, ours, theirs, strict=True)
     )

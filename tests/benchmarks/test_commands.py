@@ -58,7 +58,7 @@ LONG = {
         "ranks",
     ),
     *("records", "recovered", "semantics", "streaming", "traced_patches", "workers", "schedulers"),
-    *("real_engines", "served", "two_engines"),
+    *("real_engines", "served", "two_engines", "gpus_compared"),
 }
 """The smallest run of these takes 10 s or more, or needs what is not here: nothing runs them by itself."""
 

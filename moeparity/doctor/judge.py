@@ -77,9 +77,9 @@ class Difference:
         """What x explains of sum d^2 if it may be scaled: that of which the cause is a part, or which is a part of the
         cause, explains something. 0 where the factor is not surely above 0.
         """
-        product, square = float((self.d * x).sum()), float((x * x).sum())
+        common, square = float((self.d * x).sum()), float((x * x).sum())
         # An interval takes longer than all else; below 0 it is not needed.
-        return product**2 / square if product > 0 and self.slope(x).low > 0 else 0.0
+        return common**2 / square if common > 0 and self.slope(x).low > 0 else 0.0
 
     def leading(self, simulated: Sequence[Tensor]) -> list[int]:
         """Which of them explain anything if they may be scaled, those that explain most first."""

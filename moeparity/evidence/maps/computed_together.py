@@ -68,14 +68,18 @@ def _rectangle(shape: tuple[int, int], index: torch.Tensor, mask: torch.Tensor) 
 
 
 def _pack(shape: tuple[int, int], index: torch.Tensor, mask: torch.Tensor) -> tuple[Span, ...]:
-    """Whole sequences, or next parts of them, one behind the other in a single row; nothing where it is no such row."""
+    """Sequences from their first token on, one behind the other in a single row; nothing where it is no such row. Parts
+    that go on read keys of earlier forwards, which no pack does.
+    """
     if shape[0] > 1 or bool((index == NOWHERE).any()):
         return ()
     length = mask.shape[1]
     begins = (index.diff() != 1) | (index[1:] % length == 0)
     ends = [0, *begins.nonzero().flatten().add(1).tolist(), len(index)]
     pieces = [index[first:last].tolist() for first, last in pairwise(ends)]
-    return tuple(Span(piece[0] // length, piece[0] % length, piece[-1] % length + 1) for piece in pieces)
+    spans = tuple(Span(piece[0] // length, piece[0] % length, piece[-1] % length + 1) for piece in pieces)
+    begin = mask.int().argmax(dim=1).tolist()
+    return spans if all(span.first == begin[span.sequence] for span in spans) else ()
 
 
 def _positions(forwards: Sequence[Sequence[Span]], mask: torch.Tensor) -> Positions:

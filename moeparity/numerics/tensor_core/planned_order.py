@@ -36,7 +36,7 @@ class PlannedOrder:
         return f"{PREFIX}{self.gpu}: {'; '.join(_written(shape, runs) for shape, runs in self.runs.items())})"
 
     def instruction(self, multiplied: str) -> Instruction:
-        """What multiplies operands of that format. Raises ValueError if the GPU has nothing that does."""
+        """The GPU's instruction for operands of that format. Raises ValueError if it has none."""
         return instruction(self.gpu, multiplied)
 
     def missing(self, shape: Shape) -> str | None:

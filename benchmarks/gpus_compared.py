@@ -33,8 +33,8 @@ PAGE = """# What it changes whose tensor cores add up
 Written by `python -m scripts.pages tensor-cores`; {cpu}, {threads} thread, torch {torch}, {today}.
 
 The shipped checkpoint, {tokens} scored tokens, bf16, micro-batch 8. On a GPU every 16-bit GEMM with
-a weight is one chain over K, and attention that is written as an online softmax (the server's) is that of
-FlashAttention 2 ([tensor cores](../tensor-cores.md)).
+a weight is one chain over K, attention that is written as an online softmax (the server's) is that of
+FlashAttention 2, and the server's norms take an H100's roots ([tensor cores](../tensor-cores.md)).
 
 - **k3** in nats per token, with its 95 % interval. **flips**: token-layers with another set of experts.
 - **first divergence**: the first node whose bits differ.

@@ -28,6 +28,7 @@ from moeparity.engine.lockstep import Counts, run
 from moeparity.engine.view import NodeView, Observer
 from moeparity.engine.walker import Walker
 from moeparity.inputs.model import Model, open_model
+from moeparity.metrics.tokens import first_occurrences
 from moeparity.ops.attribute import Value
 from moeparity.plan.graph import Node
 from moeparity.progress import Progress
@@ -157,7 +158,7 @@ def observers(model: Model, names: Sequence[str]) -> list[Observer]:
     return [
         Changes([(name, names[0]) for name in names[1:]]),
         Routes(names[0], names[1:], scored),
-        Logits(model.graph.scores, names[0], names[1:], ids, scored, "candidate"),
+        Logits(model.graph.scores, names[0], names[1:], ids, scored, "candidate", first_occurrences(ids, scored)),
     ]
 
 

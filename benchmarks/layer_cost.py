@@ -28,6 +28,7 @@ from safetensors.torch import save_file
 from benchmarks.turns import header
 from moeparity.bisection.cost import expected, shown_time
 from moeparity.bisection.pipeline import bisect
+from moeparity.documents.checked import shipped
 from moeparity.engine.calibration import measured_rates
 from moeparity.engine.duration import DRAWN, MADE, Rates
 from moeparity.engine.footprint import Footprint, estimate, shown_size
@@ -44,7 +45,6 @@ from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.expand import expand
 from moeparity.plan.graph import Graph
 from moeparity.plan.schedule.steps import MicroBatches
-from moeparity.plan.spec.reader import shipped
 
 BOUND = 0.15
 SEQUENCES, TOKENS = 4, 128

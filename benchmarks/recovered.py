@@ -15,13 +15,12 @@ from unittest.mock import patch
 
 import torch
 
+from moeparity.documents.checked import shipped
 from moeparity.errors import MoeparityError
-from moeparity.evidence.explain.explain import explain
 from moeparity.evidence.explain.observation import Observation
 from moeparity.inputs.model import Model
-from moeparity.plan.spec import reader
 from tests.checkpoint_factory import make_small
-from tests.evidence.explain.observed import bound, drawn, opened, planted, seen_under
+from tests.evidence.explain.observed import bound, drawn, explain, opened, planted, seen_under
 
 COUNTS = (2, 3, 4)
 SHAPE = (1, 12)
@@ -51,7 +50,7 @@ def of_choices(model: Model, seeds: range) -> Iterator[tuple[Row, bool, str]]:
 def of_profiles(model: Model) -> Iterator[tuple[Row, bool, str]]:
     """By op, whether what a shipped profile's node computes is explained from hf-eager on; equal choices once."""
     plan, done = bound(model, "hf-eager"), set()
-    for profile in reader.shipped("profiles"):
+    for profile in shipped("profiles"):
         try:
             theirs = bound(model, profile)
             nodes = seen_under(model, theirs, SHAPE)

@@ -64,13 +64,11 @@ Replay = Annotated[
 ]
 Envelope = Annotated[
     int | None,
-    typer.Option(min=0, help="Draw so many legal orders of each op that differs.", rich_help_panel=_FURTHER),
+    typer.Option(min=0, help="Draw this many legal orders of each op that differs.", rich_help_panel=_FURTHER),
 ]
 Attribute = Annotated[
     bool | None,
-    typer.Option(
-        help="Share the divergence out among the toggles and find the smallest fixes.", rich_help_panel=_FURTHER
-    ),
+    typer.Option(help="Divide the divergence among the toggles and find the smallest fixes.", rich_help_panel=_FURTHER),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print every section of the report.")]
 Sections = Annotated[
@@ -81,7 +79,7 @@ Sections = Annotated[
 Ranks = Annotated[
     RanksKind,
     typer.Option(
-        help="Under torchrun, `real`: first run placed sides on the job's own ranks, and hold them to simulated ones.",
+        help="Under torchrun, `real`: first run placed sides on the job's ranks, and compare them with simulated ones.",
         rich_help_panel=RUNNING,
     ),
 ]

@@ -39,9 +39,7 @@ Hook = Annotated[
         help="Run nothing: print what makes verl, trl, slime, miles or nemo-rl write a batch as a log.",
     ),
 ]
-_STATISTICS = (
-    "With --verify: how far elements may differ of values that the trace has whole, of others min, max, mean and absmax"
-)
+_STATISTICS = "With --verify: how far elements may differ, or min, max, mean and absmax if only those were recorded"
 
 
 def capture(
@@ -62,9 +60,9 @@ def capture(
     rows: Annotated[bool, typer.Option(help="Digests of rows, not of whole values only.")] = True,
     stats: Annotated[bool, typer.Option(help="Statistics of values.")] = True,
     stacks: Annotated[bool, typer.Option(help="Python stacks of calls.")] = True,
-    verify: Annotated[Path | None, typer.Option(help="Hold the program to this trace.")] = None,
+    verify: Annotated[Path | None, typer.Option(help="Compare the program with this trace.")] = None,
     stop: Annotated[bool, typer.Option("--stop", help="With --verify: end at the first difference.")] = False,
-    rtol: Annotated[float, typer.Option(min=0, help=f"{_STATISTICS}, as a part of the recorded.")] = 0.0,
+    rtol: Annotated[float, typer.Option(min=0, help=f"{_STATISTICS}, relative to the recorded value.")] = 0.0,
     atol: Annotated[float, typer.Option(min=0, help=f"{_STATISTICS}.")] = 0.0,
     hook: Hook = None,
 ) -> None:

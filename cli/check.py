@@ -29,7 +29,7 @@ def check(
     html: Html = None,
     markdown: Markdown = None,
     baseline: Annotated[
-        Path | None, typer.Option(help="Hold the recipes to this lock too: bits, budgets, choices, evidence.")
+        Path | None, typer.Option(help="Compare the recipes with this lock too: bits, budgets, choices, evidence.")
     ] = None,
     update: Annotated[bool, typer.Option("--update", help="Write the lock of --baseline anew.")] = False,
     git_bisect: Annotated[
@@ -42,9 +42,9 @@ def check(
     device: Device = "auto",
     workers: WorkersOption = None,
 ) -> None:
-    """Hold recipes to what they expect. A recipe without `expect:` must pass its gate.
+    """Compare recipes with what they expect. A recipe without `expect:` must pass its gate.
 
-    With --baseline also to what a lock keeps of them: parity.lock.json, say, which is kept in git.
+    With --baseline they are also compared with a lock, a file in git such as parity.lock.json.
 
     Exit code 0 all expectations met, 1 one is not, 2 a recipe could not be checked, 3 one cannot be decided, 70
     moeparity itself failed; of several the first present of 70, 2, 1, 3, 0.

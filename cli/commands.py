@@ -28,9 +28,10 @@ from moeparity.cli.importing import import_files
 from moeparity.cli.init import init
 from moeparity.cli.kernel import certify, plans, probe
 from moeparity.cli.metrics import metrics
+from moeparity.cli.quantise import quantise
 from moeparity.cli.ranks import ranks
 from moeparity.cli.runs import list_runs, show_run
-from moeparity.cli.show import engines, launch, ops, plan, schema
+from moeparity.cli.show import engines, formats, launch, ops, plan, schema
 from moeparity.cli.streams import guarded, lost
 from moeparity.cli.sweep import sweep
 from moeparity.cli.tokens import tokens
@@ -102,8 +103,8 @@ _PROGRAMS = {
     "capture": capture, "import": import_files, "diff": diff, "explain": explain, "weights": weights, "ranks": ranks,
     "contract": contract,
 }  # fmt: skip
-_CLOSER = {"flips": flips, "variance": variance, "tokens": tokens, "forward": forward}
-_SHOW = {"plan": plan, "ops": ops, "engines": engines, "launch": launch, "schema": schema}
+_CLOSER = {"flips": flips, "variance": variance, "tokens": tokens, "forward": forward, "quantise": quantise}
+_SHOW = {"plan": plan, "ops": ops, "engines": engines, "launch": launch, "formats": formats, "schema": schema}
 
 _add(app, _EVERYDAY, EVERYDAY)
 _add(app, _PROGRAMS, PROGRAMS)
@@ -111,7 +112,7 @@ _add(app, _CLOSER, CLOSER)
 _KERNEL = {"probe": probe, "certify": certify, "plans": plans}
 _group("kernel", "In which order a kernel adds: `probe`, `certify`, `plans`.", _KERNEL)
 _group("runs", "Runs kept with --run: `list` them, or `show` one again.", {"list": list_runs, "show": show_run})
-_group("show", "What is known before a run: plan, ops, engines, launch, schema.", _SHOW)
+_group("show", "Known before a run: plan, ops, engines, launch, formats, schema.", _SHOW)
 
 
 def main() -> None:

@@ -25,10 +25,10 @@ def contract(
         typer.Option(metavar="LOGDIR", help="Claim the environment too that a guarded job reported in this folder."),
     ] = None,
 ) -> None:
-    """Write what a side claims to run, for its engine to be held to.
+    """Write what a side claims to run, to compare its engine with.
 
-    Weights, environment, profile, placement and schedule, as digests and as the choices that they are of;
-    `moeparity.ranks.hold` refuses a process that breaks one. Nothing is run; every weight is read.
+    Weights, environment, profile, placement and schedule, each with its digest; `moeparity.ranks.hold` refuses a
+    process that breaks one. Nothing is run; every weight is read.
     """
     from moeparity.bisection.contract import contract_of
     from moeparity.cli.outputs import outputs

@@ -52,12 +52,12 @@ def diff(
 ) -> None:
     """Where two traces begin to differ, or two runs, or routes.
 
-    Of traces, the first op or module whose inputs have equal bits and whose output has not; ops that are fused or
-    cast otherwise are compared by their results. Of kept runs, what changed: choices, weights, results, environment. Of
-    routes that two engines recorded of the same tokens, the flips; no weights are needed.
+    For traces, the first op or module with equal bits in all inputs and other bits in its output; ops that are fused or
+    cast differently are compared by their results. For kept runs, what changed: choices, weights, results, environment.
+    For routes that two engines recorded of the same tokens, the flips; no weights are needed.
 
-    Exit code 0 equal, and nothing left out (of runs: but cost and environment; of routes: always); 1 they differ; 2 one
-    could not be read; 3 inconclusive.
+    Exit code 0 equal, and nothing left out (cost and environment of runs may differ; routes always give 0); 1 they
+    differ; 2 one could not be read; 3 inconclusive.
     """
     from moeparity.cli.outputs import outputs
 
@@ -95,10 +95,10 @@ def _kind(a: Path, b: Path) -> str:
 
 def _traces(a: Path, b: Path, layout: Path | None, files: Outputs) -> int:
     from moeparity.evidence.diff.run import diff as compare
-    from moeparity.evidence.diff.show import document, in_short
+    from moeparity.evidence.diff.show import document, two_digits
 
     report, subject = compare(a, b, layout), f"{display_path(a)} {display_path(b)}"
-    files.report(report, document(report, subject), in_short(report, subject))
+    files.report(report, document(report, subject), two_digits(report, subject))
     return report.exit_code
 
 

@@ -36,7 +36,7 @@ TrainerLog = Annotated[
     typer.Option(help="A log of the trainer's side alone, joined to the sampler's by id; may be repeated."),
 ]
 Sequences = Annotated[int, typer.Option(min=2, help="How many sequences of the log are simulated.")]
-Every = Annotated[bool, typer.Option("--all", help="Simulate although a file alone names a cause.")]
+Every = Annotated[bool, typer.Option("--all", help="Simulate even if a file by itself names a cause.")]
 
 
 def doctor(

@@ -20,7 +20,7 @@ MapOption = Annotated[
     str | None, typer.Option("--map", help="Which module shows which node: a shipped map's name, or a YAML file.")
 ]
 Dtype = Annotated[str | None, typer.Option(help="What the program ran in; the dtype of its first value by default.")]
-Rank = Annotated[int, typer.Option(min=0, help="Whose part of the trace.")]
+Rank = Annotated[int, typer.Option(min=0, help="The rank whose part of the trace is read.")]
 Seconds = Annotated[
     float | None,
     typer.Option(min=0, help="Search for so long; then only compare. Ctrl-C does the same at once. Exit code 3."),

@@ -66,7 +66,7 @@ def in_words(error: BaseException) -> tuple[str, int]:
     frame = traceback.extract_tb(error.__traceback__)[-1]
     message = (
         f"moeparity failed, which is a mistake of its own: {type(error).__name__}: {text} "
-        f"({frame.filename}:{frame.lineno}). Nothing follows for the comparison. `moeparity --debug ...` prints the "
-        "full trace; please report it."
+        f"({frame.filename}:{frame.lineno}). That says nothing about the comparison. `moeparity --debug ...` prints "
+        "the full trace; please report it."
     )
     return message, CRASH

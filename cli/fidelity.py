@@ -14,6 +14,7 @@ from moeparity.profiles.fidelity import lines as rows_of
 
 MEANING = {
     "verified": "equal bits in a test beside the kernel named, together with the other values in effect there",
+    "verified: vectors": "equal bits to what the kernel named computed on a GPU, recorded there",
     "verified: ptx": "equal bits to a run of what a compiler made of the kernel's CUDA source; no GPU, no machine code",
     "verified: trace": "a recorded program's values, bit for bit; no other value listed gives them (moeparity explain)",
     "read": "not run; the source named says so",

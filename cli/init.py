@@ -42,7 +42,7 @@ def init(
     for choice in sides.other_functions:
         console().print(f"warning: both sides compute another function: {choice}", markup=False)
     for warning in sides.warnings:
-        console().print(f"warning: no profile has it: {warning}", markup=False)
+        console().print(f"warning: no profile covers it: {warning}", markup=False)
     if sides.obstacle:
         console().print(f"It does not run: {sides.obstacle}", markup=False)
     for group in starter.left_out:

@@ -130,7 +130,7 @@ def certify(
     alignment: Annotated[str, typer.Option(help="Elements off an aligned address; several, as in 0:3.")] = "",
     html: Html = None,
 ) -> None:
-    """Hold a function or a kernel to an order or a node, bit for bit.
+    """Compare a function or kernel with an order or node, bit for bit.
 
     The sums that it is called on cancel, so that only rounding is left. The function named is imported and run; a
     kernel file's CUDA is compiled by nvcc and its PTX run here, without a GPU. Exit code 0 certified, 1 not, 2 for a
@@ -161,7 +161,7 @@ def plans(
     ],
     out: Annotated[Path, typer.Option(help="Write the plans to this file, for a side's `plans:`.")],
     profile: Annotated[str, typer.Option(help="With a checkpoint: the profile to bind.")] = "hf-eager",
-    rows: Annotated[int, typer.Option(min=1, help="Ask for 1 to so many rows (tokens of a step).")] = 8192,
+    rows: Annotated[int, typer.Option(min=1, help="Ask for 1 to this many rows (tokens of a step).")] = 8192,
     workspace: Annotated[
         int, typer.Option(min=0, help="MiB beside its result that a GEMM may use; 32 is torch's on Hopper.")
     ] = 32,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from moeparity.cli.outputs import Outputs
     from moeparity.logs.log_files import Opening
     from moeparity.logs.request import Request
+    from moeparity.metrics.verdict import Gate as Bound
 
 Join = Literal["id", "order"]
 Files = Annotated[
@@ -31,7 +32,7 @@ By = Annotated[
     list[str] | None,
     typer.Option(
         help="Also the tokens in groups: position, probability, group, step, flipped, version_lag, pads; with "
-        "--schedule phase, rows, cache, preempted, weights; may be repeated."
+        "--tokenizer retokenised; with --schedule phase, rows, drafted, cache, preempted, weights; may be repeated."
     ),
 ]
 ServedSchedule = Annotated[
@@ -39,7 +40,8 @@ ServedSchedule = Annotated[
     typer.Option("--schedule", help="The sampler's steps, as a server writes them; its sequences by number are ids."),
 ]
 Gate = Annotated[
-    str | None, typer.Option(metavar="METRIC<NUMBER", help="A bound on the mean of a metric, as in 'k3<1e-3'.")
+    list[str] | None,
+    typer.Option("--gate", metavar="METRIC<NUMBER", help="A bound on the mean of a metric, as in 'k3<1e-3'; one."),
 ]
 Trainer = Annotated[
     list[Path] | None,
@@ -49,8 +51,16 @@ JoinBy = Annotated[Join, typer.Option(help="How the sides' sequences are matched
 Partial = Annotated[
     bool, typer.Option("--partial", help="Leave out sequences that only one side has, instead of refusing them.")
 ]
-Format = Annotated[str | None, typer.Option("--format", help="What the files are, where their contents leave it open.")]
-TrainerFormat = Annotated[str | None, typer.Option(help="The same of the trainer's files.")]
+Format = Annotated[
+    str | None, typer.Option("--format", help="The format of the files, if their contents leave it open.")
+]
+TextOfIds = Annotated[
+    Path | None,
+    typer.Option(
+        "--tokenizer", help="A tokenizer.json, or a folder with one: aligns ids by text where the sides' ids differ."
+    ),
+]
+TrainerFormat = Annotated[str | None, typer.Option(help="The format of the trainer's files.")]
 Plot = Annotated[
     Path | None, typer.Option(help="Write k3 and mean |delta| over steps to this .png or .svg (needs matplotlib).")
 ]
@@ -64,12 +74,13 @@ def metrics(
     files: Files,
     sets: Sets = None,
     by: By = None,
-    gate: Gate = None,
+    gates: Gate = None,
     trainer: Trainer = None,
     join: JoinBy = "id",
     partial: Partial = False,
     format: Format = None,
     trainer_format: TrainerFormat = None,
+    tokenizer: TextOfIds = None,
     plot: Plot = None,
     schedule: ServedSchedule = None,
     repeats: AsRepeats = False,
@@ -82,17 +93,19 @@ def metrics(
     """
     from moeparity.cli.outputs import outputs
     from moeparity.logs.log_files import Opening
-    from moeparity.logs.request import Request, read_gate
+    from moeparity.logs.request import Request
 
     with outputs({"--json": json, "--plot": plot, "--html": html}, unprinted=("--plot",)) as written:
         if repeats:
-            _refuse_beside_repeats(sets=sets, by=by, gate=gate, trainer=trainer, partial=partial, schedule=schedule)
+            _refuse_beside_repeats(
+                sets=sets, by=by, gate=gates, trainer=trainer, partial=partial, schedule=schedule, tokenizer=tokenizer
+            )
             _print_repeats(files, format, plot, written)
             return
         request = Request(
             sets=tuple(sets or ()),
             by=tuple(by or ()),
-            gate=None if gate is None else read_gate(gate),
+            gate=_gate(gates or []),
             plots=html is not None,
         )
         opening = Opening(
@@ -101,10 +114,23 @@ def metrics(
             trainer_format=trainer_format,
             join=join,
             partial=partial,
+            tokenizer=tokenizer,
             schedule=schedule,
         )
         code = _print_log(files, request, opening, plot, written)
     raise typer.Exit(code)
+
+
+def _gate(gates: list[str]) -> Bound | None:
+    """The one gate that is given; None without one. Raises MoeparityError for several."""
+    from moeparity.logs.request import read_gate
+
+    if len(gates) > 1:
+        raise MoeparityError(
+            f"--gate is given {len(gates)} times; a log is held to one. A file `kind: log` bounds several metrics "
+            "under `expect: {metrics: ...}` (docs/ci.md)."
+        )
+    return read_gate(gates[0]) if gates else None
 
 
 def _print_log(files: list[Path], request: Request, opening: Opening, plot: Path | None, written: Outputs) -> int:

@@ -56,7 +56,7 @@ WorkersOption = Annotated[
     typer.Option(
         "--workers",
         metavar="WHO",
-        help="Who computes: so many processes here; ray, on a cluster of its own here; ray:auto or ray:HOST:PORT.",
+        help="Who computes: a number of processes here; ray, on a cluster of its own here; ray:auto or ray:HOST:PORT.",
         rich_help_panel=RUNNING,
     ),
 ]

@@ -14,6 +14,7 @@ from rich.segment import Segment
 
 from moeparity.bisection.outline import Outline
 from moeparity.errors import whole_number
+from moeparity.inputs.weights.formats import FORMATS, RANGES, Format
 from moeparity.numerics.orders import FORMS
 from moeparity.ops.attribute import Attribute, Condition
 from moeparity.ops.declaration import Op
@@ -110,6 +111,28 @@ def _toggles(toggles: Sequence[Toggle]) -> Table:
     return stacked(columns("class", "nodes", first="toggle", words=("class",)), rows)
 
 
+def format_list() -> Block:
+    """All formats of quantised weights, one per line."""
+    rows = [
+        (form.name, ", ".join(filter(None, form.methods)), form.code, form.rule, form.evidence)
+        for form in FORMATS.values()
+    ]
+    return table([Column(title, "name") for title in ("format", "quant_method", "codes", "number", "evidence")], rows)
+
+
+def format_blocks(form: Format) -> Iterator[Block]:
+    """One format in full."""
+    relation = "held to" if form.evidence == "verified" else "read from"
+    yield lines(Styled(form.name, "bold"), f"number: {form.rule}", f"{form.evidence}: {relation} {form.held_to}", "")
+    dtypes = {"values": form.stored, "scales": ", ".join(form.scale_dtypes), "zeros": f"as {form.zero_packing}"}
+    rows = [(role, f"NAME{ending}", dtypes.get(role, "")) for role, ending in form.names.items()]
+    yield table([Column(title, "name") for title in ("holds", "tensor", "stored as")], rows)
+    packed = f"{form.code}, {form.packing}; {RANGES[form.code]}"
+    shared = f"{form.group} inputs share a scale" if form.group else "config.json says what shares a scale"
+    order = "[inputs, outputs]" if form.input_major else "[outputs, inputs]"
+    yield lines("", f"codes: {packed}", f"{shared}; stored as {order}")
+
+
 def op_list() -> Block:
     """All ops, one per line."""
     rows = [(op.name, ", ".join(a.name for a in op.attributes) or "-", op.says) for op in OPS.values()]
@@ -121,6 +144,7 @@ def op_blocks(op: Op) -> Iterator[Block]:
     yield lines(Styled(op.name, "bold"), op.says, f"imitates: {op.source}", "")
     ports = [("input", port, _read_when(op, port)) for port in op.inputs]
     ports += [("weight", w.name, w.says + ("" if w.required else " (optional)")) for w in op.weights]
+    ports += [] if op.tokens.state is None else [("state", "", op.tokens.state.says)]
     ports += [("parameter", p.name, p.says + ("" if p.required else f" (default {p.default})")) for p in op.parameters]
     yield table([Column(title, "name") for title in ("", "name", "what")], ports)
     if not op.attributes:

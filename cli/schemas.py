@@ -25,6 +25,7 @@ class Kind(StrEnum):
     plans = "plans"
     report = "report"
     sweep = "sweep"
+    ablation = "ablation"
     variance = "variance"
     flips = "flips"
     mine = "mine"
@@ -57,6 +58,12 @@ def _sweep() -> Schema:
     from moeparity.bisection.sweep import report
 
     return json_schema(report.written(), report.SCHEMA)
+
+
+def _ablation() -> Schema:
+    from moeparity.bisection.ablation import report
+
+    return json_schema(report.Ablation, report.SCHEMA)
 
 
 def _variance() -> Schema:
@@ -152,6 +159,7 @@ def _baseline() -> Schema:
 REPORTS: dict[str, Callable[[], Schema]] = {
     "report": _report,
     "sweep": _sweep,
+    "ablation": _ablation,
     "variance": _variance,
     "flips": _flips,
     "mine": _mine,

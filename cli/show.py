@@ -70,8 +70,8 @@ def engines(
     first: Annotated[str | None, typer.Argument(metavar="[A]", help="A profile: its name, or a path to one.")] = None,
     second: Annotated[str | None, typer.Argument(metavar="[B]", help="Another: how they differ.")] = None,
     graph: Annotated[str, typer.Option(help="The architecture on which they are compared.")] = "qwen3_moe",
-    tensor: Annotated[int, typer.Option(min=1, help="Compared over so many ranks, tensor parallel.")] = 1,
-    expert: Annotated[int, typer.Option(min=1, help="Compared over so many ranks, expert parallel.")] = 1,
+    tensor: Annotated[int, typer.Option(min=1, help="Compare them over this many tensor-parallel ranks.")] = 1,
+    expert: Annotated[int, typer.Option(min=1, help="Compare them over this many expert-parallel ranks.")] = 1,
     json: Json = None,
 ) -> None:
     """List the engine profiles, print one, or say how two differ.
@@ -87,6 +87,19 @@ def engines(
             text, blocks = _profiles(first)
         files.text("--json", lambda: text)
     files.show(blocks)
+
+
+def formats(
+    name: Annotated[str | None, typer.Argument(help="One format, in full.")] = None,
+) -> None:
+    """List the formats of quantised weights, or print one.
+
+    One in full: its tensors, codes and scale rule.
+    """
+    from moeparity.cli.render import format_blocks, format_list, show
+    from moeparity.inputs.weights.formats import format_of
+
+    show([format_list()] if name is None else format_blocks(format_of(name)))
 
 
 Answer = tuple[str, Iterable["Block"]]

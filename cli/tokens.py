@@ -1,4 +1,4 @@
-"""`moeparity tokens`: shows a token file; makes one from a log, or from what a recipe samples."""
+"""`moeparity tokens`: shows a token file; makes one from a log, of what a recipe samples, or of drafted tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from moeparity.output.blocks import Table
 
 
-_LOGS, _SAMPLING = "With --from-log", "With --sample"
+_LOGS, _SAMPLING, _DRAFTS = "With --from-log", "With --sample", "With --drafts"
 
 Files = Annotated[
     list[Path],
@@ -37,13 +37,35 @@ FromLog = Annotated[bool, typer.Option("--from-log", help="Instead, take the sam
 Out = Annotated[
     Path | None,
     typer.Option(
-        help="With --sample or --from-log: the token file to write, safetensors, or *.jsonl from a log.",
+        help="With --sample, --from-log or --drafts: the token file to write, safetensors, or *.jsonl from a log.",
         rich_help_panel=FILES,
     ),
 ]
 LogFormat = Annotated[
     str | None,
-    typer.Option("--format", help="What the logs are, where contents leave it open.", rich_help_panel=_LOGS),
+    typer.Option("--format", help="The format of the logs, if their contents leave it open.", rich_help_panel=_LOGS),
+]
+Drafted = Annotated[
+    str | None,
+    typer.Option(
+        "--drafts",
+        metavar="FILE|K:RATE",
+        help="Instead, verify drafts of a token file's sequences: a file of the ids drafted in each step, or K tokens "
+        "a step, of which each is right at a rate, as 3:0.7.",
+    ),
+]
+Steps = Annotated[
+    Path | None,
+    typer.Option("--schedule", help="The steps to write, for `schedule: {file: ...}`.", rich_help_panel=_DRAFTS),
+]
+Server = Annotated[
+    bool,
+    typer.Option(
+        "--server",
+        help="Steps of all sequences together, after a prefill, as servers do; else one sequence after the other, as "
+        "transformers does.",
+        rich_help_panel=_DRAFTS,
+    ),
 ]
 
 
@@ -56,6 +78,9 @@ def tokens(
     sample: Sample = False,
     from_log: FromLog = False,
     format: LogFormat = None,
+    drafts: Drafted = None,
+    schedule: Steps = None,
+    server: Server = False,
     out: Out = None,
     allow_code: AllowCode = False,
     device: Device = "auto",
@@ -64,11 +89,17 @@ def tokens(
 
     A recipe takes them as `tokens: {file: ..., sampled_from: ...}`.
     """
-    if sample and from_log:
-        raise MoeparityError("tokens: --sample runs a recipe, --from-log reads logs. Give one of them.")
-    wanted = "--sample" if sample else "--from-log" if from_log else None
+    by_option = {"--sample": sample, "--from-log": from_log, "--drafts": drafts is not None}
+    of_given = [option for option, is_given in by_option.items() if is_given]
+    if len(of_given) > 1:
+        raise MoeparityError(
+            "tokens: --sample runs a recipe, --from-log reads logs, --drafts reads a token file. Give one of them."
+        )
+    if (schedule is None) != (drafts is None) or (server and drafts is None):
+        raise MoeparityError("tokens: --drafts and --schedule, the steps to write, go together. Give both.")
+    wanted = of_given[0] if of_given else None
     if (out is None) != (wanted is None):
-        lacking = "--out, the file to write" if out is None else "--sample or --from-log, which say what of"
+        lacking = "--out, the file to write" if out is None else "--sample, --from-log or --drafts, which say what of"
         raise MoeparityError(f"tokens: {wanted or '--out'} needs {lacking}. Give both.")
     if format is not None and not from_log:
         raise MoeparityError("tokens: --format says what logs are. Give --from-log too.")
@@ -76,6 +107,8 @@ def tokens(
         raise MoeparityError(f"tokens: one recipe or token file is read; {len(files)} were given. Name one.")
     if out is None:
         _print(files[0], tokenizer, checkpoint, sequences or 2, length)
+    elif drafts is not None and schedule is not None:
+        _draft(files[0], drafts, (tokenizer, checkpoint), (out, schedule), flat=server)
     elif sample:
         _sample(files[0], out, allow_code=allow_code, device=device)
     else:
@@ -101,6 +134,31 @@ def _write(files: list[Path], out: Path, format: str | None, most: int | None) -
             written.console().print(sentence)
 
 
+def _draft(
+    path: Path, drafts: str, text: tuple[str | None, Path | None], out: tuple[Path, Path], *, flat: bool
+) -> None:
+    """Write the tokens of verify steps, and these steps; `text` is the tokenizer and the checkpoint of a token file."""
+    from moeparity.cli.outputs import outputs
+    from moeparity.errors import counted
+    from moeparity.inputs.tokens.drafted import step_lines, with_drafts
+    from moeparity.inputs.tokens.tensorfile import file_contents
+    from moeparity.output.writing import write_tensors, write_text
+
+    with outputs({"--out": out[0], "--schedule": out[1]}, unprinted=("--out", "--schedule")) as written:
+        token_set, of = with_drafts(_of_file(path, *text)[0], drafts, flat=flat)
+        written.file("--out", lambda file: write_tensors(file, *file_contents(token_set)))
+        written.file("--schedule", lambda file: write_text(file, "\n".join(step_lines(of.steps))))
+        console = written.console()
+        console.print(
+            f"{out[1]}: {counted(len(of.steps), 'step')}; {of.accepted} of {counted(of.drafted, 'draft')} accepted"
+        )
+        console.print(
+            f"{out[0]}: {counted(len(token_set.input_ids), 'sequence')}; the last {len(of.added)}, unscored, are steps "
+            "with a rejected draft"
+        )
+        console.print(f"next: tokens: {{file: {out[0].name}}}, and of the sampler schedule: {{file: {out[1].name}}}")
+
+
 def _print(path: Path, tokenizer: str | None, checkpoint: Path | None, sequences: int, length: int) -> None:
     from moeparity.cli.render import show
     from moeparity.output.blocks import lines
@@ -120,15 +178,21 @@ def _print(path: Path, tokenizer: str | None, checkpoint: Path | None, sequences
 
 def _of_recipe(path: Path) -> tuple[TokenSet, Tokenizer | None]:
     from moeparity.errors import Where
+    from moeparity.inputs.tokens.pairs import paired
     from moeparity.inputs.tokens.reader import recipe_tokens
     from moeparity.inputs.tokens.tokenizer import open_tokenizer
+    from moeparity.plan.config import Config
+    from moeparity.plan.expand import expand
     from moeparity.plan.spec import reader
 
     recipe = reader.read_recipe(path)
     folder = reader.find_file(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
     name = recipe.tokens.tokenizer
     where = Where(path, recipe.tokens.line_of("tokenizer"))
-    return recipe_tokens(recipe, path, folder), open_tokenizer(name, where, folder) if name else None
+    token_set = recipe_tokens(recipe, path, folder)
+    if recipe.tokens.sample is None:
+        token_set = paired(token_set, expand(Config(folder / "config.json")), Where(path.parent / recipe.tokens.file))
+    return token_set, open_tokenizer(name, where, folder) if name else None
 
 
 def _of_file(path: Path, name: str | None, checkpoint: Path | None) -> tuple[TokenSet, Tokenizer | None]:

@@ -41,7 +41,7 @@ def weights(
         with files.progress() as progress:
             ours = open_weights(a, dtype, progress)
             theirs = None if b is None else open_weights(b, dtype if (b / "config.json").exists() else None, progress)
-        if out is not None and not ours.is_checkpoint:
+        if out is not None and ours.checkpoint is None:
             raise MoeparityError(
                 "weights: --out writes the fingerprint of a checkpoint, and A is a fingerprint already."
             )

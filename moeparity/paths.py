@@ -30,6 +30,7 @@ LIMITS = {
     "tokenizer.json": 256_000_000,
     "token file of JSON lines": 256_000_000,
     "recorded batches": 64_000_000,
+    "drafts": 64_000_000,
     "baseline": 256_000_000,
     "token file of tensors": 4_000_000_000,
     "file of recorded routes": 4_000_000_000,
@@ -165,8 +166,8 @@ def cache_folder() -> Path | None:
 
 @contextmanager
 def reserved(outputs: Mapping[str, Path]) -> Iterator[None]:
-    """While the context lasts, the files that are there under these paths, by option, are not read: they are written
-    over in the end.
+    """While the context lasts, a file at one of these paths, which an option names as output, may not be read: it will
+    be overwritten.
     """
     before = dict(_reserved)
     for option, path in outputs.items():

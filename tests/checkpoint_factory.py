@@ -10,13 +10,15 @@ from typing import Any
 import torch
 import transformers
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from tests.small_models import SMALL
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 
+NO_AUTO_CLASS: dict[str, Any] = {"mistral4": transformers.Mistral4ForCausalLM}
+"""model_type -> the language model that transformers has, and does not list for AutoModelForCausalLM."""
 FILE = "model.safetensors"
 _NAMES = {torch.bfloat16: "BF16", torch.float32: "F32"}
 
@@ -29,9 +31,20 @@ def make_small(name: str, folder: Path, max_shard_size: str = "50GB") -> Path:
 def make_random(fields: Mapping[str, Any], folder: Path, max_shard_size: str = "50GB") -> Path:
     """The same for the fields of a config.json."""
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**fields))
+    config = AutoConfig.for_model(**fields)
+    model: Any
+    if "num_labels" in fields:
+        model = AutoModelForSequenceClassification.from_config(config)
+    elif (unlisted := NO_AUTO_CLASS.get(fields["model_type"])) is not None:
+        model = unlisted(config)
+    else:
+        model = AutoModelForCausalLM.from_config(config)
     model.to(torch.bfloat16)
-    tensors = dict(model.named_parameters()) | {n: b for n, b in model.named_buffers() if "inv_freq" not in n}
+    # Tables that are made of config.json stay as they are.
+    tables = ("inv_freq", "slope_rate", "_decay")
+    tensors = dict(model.named_parameters()) | {
+        n: b for n, b in model.named_buffers() if not any(m in n for m in tables)
+    }
     with torch.no_grad():
         for key, tensor in tensors.items():
             if "e_score_correction_bias" in key:
@@ -40,6 +53,8 @@ def make_random(fields: Mapping[str, Any], folder: Path, max_shard_size: str = "
             mean, std = (0.0, 0.1) if is_bias else (1.0, 0.1) if is_norm else (0.0, tensor.shape[-1] ** -0.5)
             # So that some reach gpt-oss's limit.
             std = 4.0 if "gate_up_proj_bias" in key else std
+            # So that states remember hundreds of tokens in some heads, and few in others.
+            mean, std = (-3.0, 2.0) if "A_log" in key else (mean, std)
             tensor.normal_(mean, std)
     model.save_pretrained(folder, max_shard_size=max_shard_size)
     return folder

@@ -123,6 +123,14 @@ globals().update({name: _small(name) for name in SMALL})
 
 
 @pytest.fixture(scope="session")
+def gated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of gated delta nets alone, whose steps hand states on; it has a graph of its own."""
+    from tests.gated.model import written
+
+    return written(tmp_path_factory.mktemp("gated"))
+
+
+@pytest.fixture(scope="session")
 def shallow(tmp_path_factory: pytest.TempPathFactory) -> Shallow:
     """Small checkpoints with one layer of each kind, or more, where tokens and steps matter; each is made once."""
     from tests.checkpoint_factory import make_random

@@ -6,6 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from moeparity.inputs.model import Model, open_model
+from tests.gated.model import GRAPH, opened_gated
 
 
 def opened(folder: Path, **_: object) -> Model:
@@ -15,4 +16,6 @@ def opened(folder: Path, **_: object) -> Model:
 
 @lru_cache(maxsize=16)
 def _opened(folder: Path) -> Model:
+    if (folder / GRAPH).exists():
+        return opened_gated(folder)
     return open_model(folder, device="cpu", residency="resident")

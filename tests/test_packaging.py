@@ -33,7 +33,7 @@ def test_every_file_of_the_pages_is_packaged() -> None:
 
 
 def test_shipped_data_is_found_from_anywhere(tmp_path: Path) -> None:
-    code = "from moeparity.plan.spec.reader import shipped; print(*shipped('models'), *shipped('profiles'))"
+    code = "from moeparity.documents.checked import shipped; print(*shipped('models'), *shipped('profiles'))"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert {"qwen3", "qwen3_moe", "deepseek_v3", "hf-eager", "hf-default"} <= set(done.stdout.split())
 

@@ -14,12 +14,17 @@ RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 
 BY_KERNELS = {
     "tensor-parallel",
+    "reward",
     "decode",
     "batch-mismatch",
     "chunked-prefill",
     "packed",
     "prefix-cache",
     "latent-decode",
+    "in-flight-update",
+    "cache-recomputed",
+    "stale-prefix",
+    "speculative",
 }
 """Recipes of which the CPU's GEMM kernels decide where bits first differ."""
 

@@ -133,8 +133,8 @@ def test_the_program_of_the_document_takes_the_same_digest(recipe: Path, tmp_pat
 
 
 def test_every_schema_is_held_to_a_file() -> None:
-    # tests/check, tests/evidence/diff, tests/evidence/explain, tests/evidence/weights, tests/ranks, tests/doctor
-    held_elsewhere = {"baseline", "diff", "explain", "ranks", "weights", "contract", "examination"}
+    # tests/check, tests/evidence/{diff,explain,weights}, tests/ranks, tests/doctor, tests/bisection/ablation
+    held_elsewhere = {"baseline", "diff", "explain", "ranks", "weights", "contract", "examination", "ablation"}
     assert {*COMMANDS, *held_elsewhere} == set(REPORTS)
 
 

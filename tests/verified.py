@@ -50,6 +50,7 @@ def record(
     device: torch.device | None = None,
     how: How = "kernel",
     compiled: Compiled | None = None,
+    recorded: Recorded | None = None,
 ) -> None:
     """The values of `at`, as handed to the kernel of `op`, are verified together against `against` (with its version).
 
@@ -57,9 +58,11 @@ def record(
     data tells nothing of: sums exact in any order, a form that no value takes. `operands` is the dtype of the case: a
     site in the same 16-bit dtype is also one in `model`; with fp32 operands sites in fp32 are left out, since nothing
     is rounded there. `p` are the node's parameters, where attributes depend on them. `how` it was run is a key of
-    `fidelity.HOW`; of a run of PTX `compiled` says what that rests on.
+    `fidelity.HOW`; of a run of PTX `compiled` says what that rests on; `recorded` where and
+    when a GPU recorded outputs.
     """
     assert (how == "ptx") == (compiled is not None), "a run of PTX, and no other, names its compiler"
+    assert (how == "recorded") == (recorded is not None), "recorded outputs, and no others, name their device"
     if FOLDER not in os.environ:
         return
     declared = OPS[op]
@@ -78,7 +81,16 @@ def record(
                 told_values[name] = {operand_dtype, MODEL}
         else:
             told_values[name] = {str(value)}
-    _write(op, told_values, Source(against, device, how, compiled))
+    _write(op, told_values, Source(against, device, how, compiled, recorded))
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """On which GPU outputs were recorded, with which torch, on which day."""
+
+    device: str
+    torch: str
+    date: str
 
 
 @dataclass(frozen=True)
@@ -89,11 +101,12 @@ class Source:
     device: torch.device | None
     how: How = "kernel"
     compiled: Compiled | None = None
+    recorded: Recorded | None = None
 
 
 def _active(op: Op, values: Mapping[str, Value], p: Mapping[str, Any] | None) -> set[str]:
     """Those of the values that take effect; without pieces, none of what asks for them."""
-    whole = op.pieces(values) == 1 and not values.keys().isdisjoint({"tensor", "expert"})
+    whole = op.cut.pieces(values) == 1 and not values.keys().isdisjoint({"tensor", "expert"})
     attributes = [a for a in op.attributes if a.name in values and holds(a.when, values)]
     if p is not None:
         attributes = [
@@ -156,6 +169,7 @@ def _write(op: str, values: Mapping[str, Iterable[str]], of: Source) -> None:
             "torch": torch.__version__,
             "how": of.how,
             "compiled": None if of.compiled is None else asdict(of.compiled),
+            **({} if of.recorded is None else asdict(of.recorded)),
         },
         "test": test,
     }

@@ -1,14 +1,17 @@
 """Runs of transformers with a planted fault or without one, examined by the doctor: what it names, and what wrongly.
 
-    python -m benchmarks.doctor FOLDER [--cases 540] [--seed 1] [--out PAGE]
+    python -m benchmarks.doctor FOLDER [--cases 540] [--only CLASS] [--seed 1] [--out PAGE]
     python -m benchmarks.doctor FOLDER --times
     python -m benchmarks.doctor FOLDER --smallest
     python -m benchmarks.doctor FOLDER --coverage [--seed 1]
+    python -m benchmarks.doctor FOLDER --evidence [--seed 1]
+    python -m benchmarks.doctor FOLDER --served [--only MODEL] [--seed 1] [--out PAGE]
 
 Each case is drawn: two models of transformers score tokens, each in batches of its own size and with its own kernels
 and threads, and one of them may have a fault, or each one. They are of four architectures, and an update has moved
-their weights by a drawn fraction. FOLDER keeps a line for each case, and a second run goes on behind the last. Exits
-with 1 if anything is given a wrong name.
+their weights by a drawn fraction. FOLDER keeps a line for each case, and a second run goes on behind the last. With
+--served a live vLLM samples with a faulty checkpoint, and transformers scores. Exits with 1 if anything is given a
+wrong name.
 """
 
 from __future__ import annotations
@@ -17,14 +20,17 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.doctor import served
 from benchmarks.doctor.case import WRONG, examined, verdict
 from benchmarks.doctor.coverage import coverage
-from benchmarks.doctor.drawn import CLASSES, CLEAN
+from benchmarks.doctor.drawn import CLASSES, CLEAN, slot
+from benchmarks.doctor.evidence import evidence
 from benchmarks.doctor.page import page
 from benchmarks.doctor.smallest import smallest
 from benchmarks.doctor.times import times
@@ -35,19 +41,32 @@ def main() -> int:
     options = _options()
     options.folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
+    if options.served:
+        return _served(options)
     lines = _lines(options)
     if lines is not None and options.out is None:
         for line in lines:
             print(line, flush=True)
         return 0
-    cases = _cases(options.folder, options.seed, options.cases)
+    cases = _cases(options.folder, options.seed, options.cases, options.only)
     for kind in (CLEAN, *CLASSES):
         counts = Counter(verdict(case) for case in cases if case["kind"] == kind)
-        print(f"{kind:<12}", ", ".join(f"{count} {name}" for name, count in counts.most_common()))
+        print(f"{kind:<12}", ", ".join(f"{number} {name}" for name, number in counts.most_common()))
     if options.out is not None:
         options.out.write_text(page(cases, options.seed, [*_coverage(options.folder, options.seed)]), "utf-8")
     # A page says itself what was named wrongly.
     return int(options.out is None and any(verdict(case) == WRONG for case in cases))
+
+
+def _served(options: argparse.Namespace) -> int:
+    """The runs of a live vLLM, each told as it ends, or their page."""
+    lines = []
+    for line in served.served(options.folder.resolve(), options.seed, options.only):
+        print(line["program"], line["run"], served.verdict(line), line["named"], flush=True)
+        lines.append(line)
+    if options.out is not None:
+        options.out.write_text(served.page(lines, options.seed), "utf-8")
+    return int(options.out is None and any(served.verdict(line) == "wrong" for line in lines))
 
 
 def _lines(options: argparse.Namespace) -> Iterator[str] | None:
@@ -56,6 +75,8 @@ def _lines(options: argparse.Namespace) -> Iterator[str] | None:
         return times(options.folder)
     if options.smallest:
         return smallest(options.folder)
+    if options.evidence:
+        return evidence(options.folder, options.seed)
     return _coverage(options.folder, options.seed) if options.coverage else None
 
 
@@ -67,15 +88,16 @@ def _coverage(folder: Path, seed: int) -> Iterator[str]:
     return iter(lines.read_text().splitlines())
 
 
-def _cases(folder: Path, seed: int, count: int) -> Sequence[dict[str, Any]]:
-    """All cases of a seed, those that no earlier run kept examined now."""
-    lines = folder / f"cases-{seed}.jsonl"
+def _cases(folder: Path, seed: int, most: int, only: str) -> Sequence[dict[str, Any]]:
+    """The first cases of a seed, or of one class of it, those that no earlier run kept examined now."""
+    lines = folder / (f"cases-{seed}-{only}.jsonl" if only else f"cases-{seed}.jsonl")
     cases = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
+    numbers = islice((number for number in count() if only in {"", slot(number)[0]}), len(cases), most)
     with lines.open("a", encoding="utf-8") as file:
-        for number in range(len(cases), count):
+        for number in numbers:
             cases.append(examined(folder, seed, number))
             print(json.dumps(cases[-1]), file=file, flush=True)
-    return cases[:count]
+    return cases[:most]
 
 
 def _options() -> argparse.Namespace:
@@ -86,8 +108,16 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--times", action="store_true", help="tell how long an examination takes, and nothing else")
     parser.add_argument("--smallest", action="store_true", help="find the smallest effects that are no noise")
     parser.add_argument("--coverage", action="store_true", help="tell how often a legal difference is called a bug")
+    parser.add_argument("--evidence", action="store_true", help="tell what each kind of evidence adds")
+    parser.add_argument("--served", action="store_true", help="examine logs of a live vLLM with a faulty checkpoint")
+    parser.add_argument(
+        "--only", default="", help="of --served: programs whose name or model has this text; else one class of runs"
+    )
     parser.add_argument("--out", type=Path, help="write the page, as Markdown, to this file")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if not options.served and options.only not in {"", CLEAN, *CLASSES}:
+        parser.error(f"--only {options.only}: expected one of {', '.join((CLEAN, *CLASSES))}")
+    return options
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.doctor.drawn import CLEAN, PROMPT, ROUTES, TWO, UNLISTED, Plan, Programs, plan, slot
+from benchmarks.doctor.drawn import CLEAN, PROMPT, ROUTES, UNLISTED, Plan, Programs, plan, slot
 from moeparity.doctor.case import Request
 from moeparity.doctor.examine import examine
 from moeparity.doctor.report import Examination
@@ -27,13 +28,41 @@ SIZES = {(8, 64): 6, (16, 32): 8, (24, 16): 6, (24, 24): 4, (32, 32): 1, (32, 64
 NEAR = 0.05
 """A number is right if it is no further off, as a share of it."""
 WRONG = "wrongly named"
-_NUMBER = re.compile(r"\(\w+=([^)]*)\)")
+_NUMBER = re.compile(r"\(\w+=([^,)]*)\)")
 _FROM_LOG = {"sampling", "tokens", "positions"}
 """Kinds that a log may name without a simulation."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """A case with its evidence: the log of both sides, the checkpoint and the one before; facts: what a line says of
+    it before it is examined. sides: what either says of the tokens, fp32 [B, T - 1] in nats. prompt: tokens of each
+    prompt.
+    """
+
+    log: Path
+    current: Path
+    previous: Path
+    facts: dict[str, Any]
+    ids: Tensor
+    sides: tuple[Tensor, Tensor]
+    prompt: int
+
+    def request(self) -> Request:
+        """To examine all of it."""
+        return Request(evidence=(self.log,), checkpoint=self.current, previous=self.previous, sampler="hf-eager")
+
+
 def examined(folder: Path, seed: int, number: int) -> dict[str, Any]:
     """Draw a case, make its evidence, examine it."""
+    case = drawn(folder, seed, number)
+    begin = time.perf_counter()
+    report = examine(case.request())
+    return case.facts | {"seconds": time.perf_counter() - begin} | outcome(report)
+
+
+def drawn(folder: Path, seed: int, number: int) -> Drawn:
+    """Draw a case, and make its evidence."""
     draw = Random(f"{seed} {number}")  # noqa: S311
     kind, architecture = slot(number)
     current = architecture.checkpoint(folder / architecture.name)
@@ -46,17 +75,13 @@ def examined(folder: Path, seed: int, number: int) -> dict[str, Any]:
     of = Programs(architecture=architecture, current=current, previous=previous, fraction=fraction, ids=ids)
     planted = plan(kind, draw, of)
     good, bad = _sides(planted, draw, of)
-    sampler, trainer = (bad, good) if party == "sampler" else (good, bad)
+    sides = (bad, good) if party == "sampler" else (good, bad)
     prompt = PROMPT if kind in {"positions", "steps"} or draw.random() < 1 / 2 else 1
     with_routes = kind == ROUTES or draw.random() < 1 / 4
-    log(place / "log.jsonl", ids, sampler, trainer, prompt=prompt)
+    path = log(place / "log.jsonl", ids, *sides, prompt=prompt)
     if with_routes:
-        _add_routes(place / "log.jsonl", routes_of(current, ids))
-    begin = time.perf_counter()
-    report = examine(
-        Request(evidence=(place / "log.jsonl",), checkpoint=current, previous=previous, sampler="hf-eager")
-    )
-    return {
+        add_routes(path, routes_of(current, ids))
+    facts = {
         "number": number,
         "commit": commit(),
         "kind": kind,
@@ -64,11 +89,12 @@ def examined(folder: Path, seed: int, number: int) -> dict[str, Any]:
         "truth": planted.truth or ((planted.unlisted,) if planted.unlisted else ()),
         "value": planted.value,
         "party": party,
+        "parties": _parties(planted, party),
         "fraction": fraction,
         "routes": with_routes,
         "shape": list(ids.shape),
-        "seconds": time.perf_counter() - begin,
-    } | outcome(report)
+    }
+    return Drawn(log=path, current=current, previous=previous, facts=facts, ids=ids, sides=sides, prompt=prompt)
 
 
 def _sides(planted: Plan, draw: Random, of: Programs) -> tuple[Tensor, Tensor]:
@@ -92,7 +118,14 @@ def _sides(planted: Plan, draw: Random, of: Programs) -> tuple[Tensor, Tensor]:
     return sides[0], sides[1]
 
 
-def _add_routes(path: Path, routes: Tensor) -> None:
+def _parties(planted: Plan, party: str) -> list[str]:
+    """The side of each planted fault, in the order of their names."""
+    other_party = "trainer" if party == "sampler" else "sampler"
+    return [party, party if planted.good is None else other_party][: max(1, len(planted.truth))]
+
+
+def add_routes(path: Path, routes: Tensor) -> None:
+    """Add routes int64 [B, T, MoE layers, top_k] to a log."""
     records = [json.loads(line) for line in path.read_text().splitlines()]
     with path.open("w", encoding="utf-8") as file:
         for record, of_sequence in zip(records, routes.tolist(), strict=True):
@@ -115,7 +148,7 @@ def outcome(of: Examination) -> dict[str, Any]:
         "answer": of.answer,
         "named": list(of.blame.named),
         "at": [cause.party for cause in causes],
-        "alike": [name for cause in causes[:1] for name in cause.alike],
+        "alike": [list(cause.alike) for cause in causes],
         "first": causes[0].name if causes else "",
         "share": causes[0].share.estimate if causes else 0.0,
         "rivals": list(of.rivals),
@@ -131,18 +164,25 @@ def verdict(case: Mapping[str, Any]) -> str:
         return str(case["answer"])
     if case["kind"] in {CLEAN, UNLISTED}:
         return WRONG
-    if case["kind"] == TWO:
-        causes = set(case["named"])
-        return "right" if causes == set(case["truth"]) else "one of two" if causes < set(case["truth"]) else WRONG
-    names = [*case["named"], *case["alike"]] if len(case["named"]) == 1 else []
-    is_right = case["at"] == [case["party"]] and any(_is(name, case) for name in names)
-    return "right" if is_right else WRONG
+    right_names = {
+        truth
+        for cause in zip(case["named"], case["alike"], case["at"], strict=True)
+        for truth in _planted_faults(case, *cause)
+    }
+    if len(right_names) < len(case["named"]):
+        return WRONG
+    return "right" if len(right_names) == len(case["truth"]) else "one of two"
 
 
-def _is(name: str, case: Mapping[str, Any]) -> bool:
+def _planted_faults(case: Mapping[str, Any], name: str, alike: Sequence[str], party: str) -> Iterator[str]:
+    """Which of the planted faults a named cause is, or what comes to the same; at its side."""
+    for truth, place in zip(case["truth"], case["parties"], strict=True):
+        if party == place and any(_is(each, truth, case["value"]) for each in (name, *alike)):
+            yield truth
+
+
+def _is(name: str, truth: str, value: float | None) -> bool:
     """Whether a name is the truth, with its number."""
-    (truth,) = case["truth"]
-    value = case["value"]
     if name == truth:
         return True
     stated = _NUMBER.search(truth)

@@ -1,11 +1,11 @@
 """How often the certificate calls a legal difference a bug: of programs of transformers in other batches and with other
-kernels, and of shipped profiles that it draws nothing from.
+kernels, of shipped profiles that it draws nothing from, and of other schedules.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import combinations
 from pathlib import Path
 from random import Random
@@ -21,9 +21,10 @@ from moeparity.doctor.engines import bound_alike, shipped
 from moeparity.doctor.noise import LEVEL, noise
 from moeparity.doctor.scores import Run, scores
 from moeparity.errors import GraphError, SpecError
+from moeparity.plan.spec.scheduling import Scheduling
 from tests.doctor.programs import log, scored
 
-DRAWS = 3
+DRAWS = 12
 """Batches of tokens for each model."""
 _SEQUENCES, _LENGTH = 16, 32
 _INTERVAL = 0.95
@@ -46,29 +47,47 @@ PROFILES = (
     "vllm-batch-invariant",
     "vllm-cpu-avx512",
 )
+SCHEDULES: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("hf-eager", {"decode": {"from": 8, "batch": "single"}}),
+    ("hf-default", {"decode": {"from": 4, "batch": "all"}}),
+    ("vllm", {"rule": "vllm-v1", "prefill": {"chunk": 40}, "decode": {"from": 16}}),
+    ("vllm", {"rule": "vllm-v1", "decode": {"from": 8}, "sequences": 3}),
+    ("megatron", {"pack": {"length": 96}}),
+)
+"""A profile and the steps in which it computes."""
 
 
 def coverage(folder: Path, seed: int) -> Iterator[str]:
     """A line for each model and kind of difference: how many are called a bug, in any statistic."""
     for architecture in ARCHITECTURES:
-        outside: dict[str, list[tuple[str, ...]]] = {"programs": [], "profiles": []}
+        outside: dict[str, list[list[tuple[str, ...]]]] = {"programs": [], "profiles": [], "schedules": []}
         for number in range(DRAWS):
-            for kind, d in _differences(folder, architecture, Random(f"{seed} {number}")):  # noqa: S311
-                outside[kind].append(d)
-        for kind, every in outside.items():
-            yield _line(architecture.name, kind, every)
+            for batches in outside.values():
+                batches.append([])
+            for kind, names in _differences(folder, architecture, Random(f"{seed} {number}")):  # noqa: S311
+                outside[kind][-1].append(names)
+        for kind, batches in outside.items():
+            yield _line(architecture.name, kind, batches)
 
 
-def _line(name: str, kind: str, every: list[tuple[str, ...]]) -> str:
-    bugs = sum(bool(names) for names in every)
-    interval = binomtest(bugs, len(every)).proportion_ci(_INTERVAL, method="exact")
+def _line(name: str, kind: str, batches: list[list[tuple[str, ...]]]) -> str:
+    """Differences of one batch are of the same tokens, so only batches are counted for the interval."""
+    every = [names for batch in batches for names in batch]
+    bugs, with_bugs = sum(map(bool, every)), sum(any(batch) for batch in batches)
+    interval = binomtest(with_bugs, len(batches)).proportion_ci(_INTERVAL, method="exact")
     of = ", ".join(sorted({name for names in every for name in names})) or "-"
-    return f"| {name} | {kind} | {bugs} of {len(every)} [{interval.low:.0%}, {interval.high:.0%}] | {of} |"
+    return (
+        f"| {name} | {kind} | {bugs} of {len(every)} | {with_bugs} of {len(batches)} "
+        f"[{interval.low:.0%}, {interval.high:.0%}] | {of} |"
+    )
 
 
 HEAD = (
-    f"| model | differences of | called a bug, in any of three statistics at {LEVEL:.0%} each | which |",
-    "|---|---|---|---|",
+    (
+        f"| model | differences of | called a bug, in any of three statistics at {LEVEL:.0%} together "
+        "| batches with one | which |"
+    ),
+    "|---|---|---|---|---|",
 )
 
 
@@ -88,6 +107,8 @@ def _differences(folder: Path, of: Architecture, draw: Random) -> Iterator[tuple
             yield "programs", _outside(case, (a - b).double().flatten())
     for d in _of_profiles(case):
         yield "profiles", _outside(case, d)
+    for d in _of_schedules(case):
+        yield "schedules", _outside(case, d)
 
 
 def _outside(case: Case, d: Tensor) -> tuple[str, ...]:
@@ -105,6 +126,20 @@ def _of_profiles(case: Case) -> Iterator[Tensor]:
         except (SpecError, GraphError):
             continue
         runs[Key(name, "alone")] = Run(plan)
+    yield from _beside_trainer(case, runs)
+
+
+def _of_schedules(case: Case) -> Iterator[Tensor]:
+    """What lies between profiles in other steps and the trainer's: fp64 [N] in nats."""
+    model, grid, runs = case.bench.model, case.bench.prompts.grid, dict[Key, Run]()
+    for number, (name, steps) in enumerate(SCHEDULES):
+        engine = shipped(name, "")
+        plan, schedule = engine.on_steps(Scheduling.model_validate(steps), model.graph, grid, model.dtype, ())
+        runs[Key(name, f"schedule {number}")] = Run(plan, schedule)
+    yield from _beside_trainer(case, runs)
+
+
+def _beside_trainer(case: Case, runs: Mapping[Key, Run]) -> Iterator[Tensor]:
     right = case.right("trainer")
-    of_profiles, _ = scores(model, case.bench.tokens, runs)
-    yield from (values - right for values in of_profiles.values() if bool((values != right).any()))
+    every, _ = scores(case.bench.model, case.bench.tokens, runs)
+    yield from (values - right for values in every.values() if bool((values != right).any()))

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from benchmarks.doctor.faults import code_mistakes, numbers, routing_mistakes, tempered, unlisted
 from benchmarks.doctor.models import ARCHITECTURES, Architecture
+from benchmarks.doctor.places import loaded_as, misplaced
 from tests.doctor.faulty import (
     cut_to,
     decoded_otherwise,
@@ -29,10 +30,11 @@ from tests.doctor.faulty import (
 from tests.doctor.programs import Patch, drifted, scored
 
 PROMPT = 8
-CLEAN, TWO, UNLISTED, ROUTES = "clean", "two", "unlisted", "routes"
+CLEAN, TWO, UNLISTED, ROUTES, PLACES = "clean", "two", "unlisted", "routes", "places"
 CLASSES = (
     "stale layer",
     "stale part",
+    PLACES,
     "router",
     "code",
     "number",
@@ -109,6 +111,10 @@ def plan(kind: str, draw: Random, of: Programs) -> Plan:
         return Plan(
             truth=(family,), value=value, bad=partial(scored, of.current, of.ids, 4, patch=partial(planted, value))
         )
+    if kind == PLACES:
+        name, rewrite = draw.choice(tuple(misplaced(of.architecture, of.current, draw).items()))
+        wrong = loaded_as(of.current, of.previous.parent / "misplaced", rewrite)
+        return Plan(truth=(name,), bad=partial(scored, wrong, of.ids, 4))
     if kind == UNLISTED:
         name, patch = draw.choice(tuple(unlisted(of.architecture).items()))
         return Plan(unlisted=name, bad=partial(scored, of.current, of.ids, 4, patch=patch))
@@ -121,7 +127,8 @@ def _two(draw: Random, of: Programs) -> Plan:
     name, pattern = draw.choice(tuple(stale(of.architecture)[0].items()))
     mistakes = {**routing_mistakes(of.architecture), **code_mistakes(of.architecture)}
     mistake, patch = draw.choice(tuple(mistakes.items()))
-    together = draw.random() < 1 / 2
+    # A tied head reads no weights of its own, so that stale ones at its side have no effect.
+    together = draw.random() < 1 / 2 and (mistake, pattern) != ("head-tied", "lm_head.")
     bad = partial(scored, _mixed(of, pattern), of.ids, 4, patch=patch if together else None)
     return Plan(truth=(name, mistake), bad=bad, good=None if together else patch)
 

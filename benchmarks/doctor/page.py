@@ -15,13 +15,14 @@ from scipy.stats import binomtest
 
 from benchmarks.doctor.case import WRONG, verdict
 from benchmarks.doctor.coverage import DRAWS, HEAD
-from benchmarks.doctor.drawn import CLASSES, CLEAN, TWO, UNLISTED
+from benchmarks.doctor.drawn import CLASSES, CLEAN, PLACES, TWO, UNLISTED
 from benchmarks.doctor.models import ARCHITECTURES
 from moeparity.inputs.machine import cpu_name
 
 WORDS = {
     "stale layer": "a layer, a kind of node or an end stale",
     "stale part": "a node or an expert stale",
+    PLACES: "weights at another layer's or expert's place",
     "router": "a mistake in routers",
     "code": "a mistake in the rest of the model code",
     "number": "a number other than the configuration's",
@@ -88,8 +89,8 @@ noise is right. Size is the mean difference, as a multiple of that between two e
 _LEGAL = f"""\
 Of each model {DRAWS} batches of 16 x 32 tokens. Six programs of transformers score them, in other batches, with other
 kernels and padding: every two of these make a difference. So does each shipped profile that fits the model and that the
-certificate draws nothing from, beside `hf-eager`. Differences of the same tokens depend on each other, so the intervals
-are too narrow.
+certificate draws nothing from, beside `hf-eager`, and so do profiles in other steps: decoding alone and together, a
+server's chunks, packs. Differences of one batch are of the same tokens, so the interval counts batches.
 """
 
 

@@ -179,7 +179,7 @@ class Sides:
             device=self.model.device.type,
         )
         logits, routes = truth
-        sparse = [node.layer for node in self.model.graph.nodes if node.op.routes]
+        sparse = [node.layer for node in self.model.graph.nodes if node.op.role.routes]
         values = {"logits": logits}
         for layer, (experts, weights) in zip(sparse, routes, strict=True):
             values |= {f"layers.{layer}.router.ids": experts, f"layers.{layer}.router.weights": weights}

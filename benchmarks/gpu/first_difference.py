@@ -111,7 +111,7 @@ def _returned(graph: Graph, node: Node, output: Any, sequences: int) -> list[tup
     if node.op.name == ROTARY:
         # Computed once where all sequences have the same positions.
         return [(value, x.expand(sequences, -1, -1)) for value, x in zip(node.values, output, strict=True)]
-    routers = [router for router in graph.nodes if router.op.routes and node.values[0] in router.inputs]
+    routers = [router for router in graph.nodes if router.op.role.routes and node.values[0] in router.inputs]
     return [pair for router in routers for pair in zip(router.values, (output[2], output[1]), strict=True)]
 
 

@@ -203,7 +203,7 @@ def _tokens(reference: Walk, candidate: Walk, first: str | None, roots: Mapping[
     node = next(node for node in reference.plan.model.graph.nodes if node.name == first)
     for name in node.values:
         unequal = differing(reference.value(name), candidate.value(name))
-        by_token = unequal.movedim(node.op.token_axis, 1) if unequal.dim() > 2 else unequal
+        by_token = unequal.movedim(node.op.tokens.axis, 1) if unequal.dim() > 2 else unequal
         touched |= by_token.reshape(*mask.shape, -1).any(-1)
     rows = torch.zeros(len(mask), 1, dtype=torch.bool)
     rows[sorted(roots[first])] = True
@@ -217,7 +217,7 @@ def _not_finite(reference: Walk, candidate: Walk) -> tuple[str, frozenset[tuple[
                 continue
             bad = ~candidate.value(name).isfinite() & reference.value(name).isfinite()
             if bool(bad.any()):
-                by_token = bad.movedim(node.op.token_axis, 1) if bad.dim() > 2 else bad
+                by_token = bad.movedim(node.op.tokens.axis, 1) if bad.dim() > 2 else bad
                 places = by_token.reshape(*by_token.shape[:2], -1).any(-1).nonzero().tolist()
                 return node.name, frozenset((row, token) for row, token in places)
     return None

@@ -107,7 +107,7 @@ class Writer:
             op, _, attribute = part.partition(":")
             if attribute:
                 return [p for p in places if (self.op_of[p[0]], self._attribute(p)) == (op, attribute)]
-            families = {node.name: node.op.family or _block(node.name) for node in self.graph.nodes}
+            families = {node.name: node.op.role.family or _block(node.name) for node in self.graph.nodes}
             return [place for place in places if families[place[0]] == part]
         # A slice holds a colon of its own.
         selectors, attribute = re.split(r":(?![^\[]*\])", name, maxsplit=1)

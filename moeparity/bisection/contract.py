@@ -56,7 +56,10 @@ def contract_of(path: Path, side: Side, environment: Path | None = None, progres
     )
     fields = None if environment is None else environment_of(environment)
     folder = reader.find_file(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
-    model = open_model(folder, device="cpu", synthetic=recipe.synthetic, progress=progress, values=False)
+    adapter = reader.find_adapter(recipe, path)
+    model = open_model(
+        folder, device="cpu", synthetic=recipe.synthetic, progress=progress, values=False, adapter=adapter
+    )
     cases = cases_of(model.graph, model.dtype, possible_phases(schedule), [variant], [profile], where)
     plan = bound_side(model.graph, variant, profile, model.dtype, where, phases=cases).plan
     claim = _profile(model, plan, variant.profile, profile.engine)

@@ -24,6 +24,7 @@ from moeparity.bisection.provenance.data import Provenance
 from moeparity.bisection.real_ranks.data import RealRanks
 from moeparity.bisection.record.data import OtherRecord, Record, Recorded, of_both
 from moeparity.bisection.replay.data import Replay
+from moeparity.bisection.rewards.data import Rewards
 from moeparity.bisection.run.data import Cost, Run, Variant
 from moeparity.bisection.schedule.data import Schedule
 from moeparity.bisection.shares.data import Attribution
@@ -31,6 +32,7 @@ from moeparity.bisection.summary.data import Summary
 from moeparity.bisection.toggles.data import LeftOut, Offset, Swap, ToggleResult
 from moeparity.bisection.tokens.data import ClassMetrics
 from moeparity.bisection.trace.data import Traced
+from moeparity.bisection.updates.data import Updates
 from moeparity.bisection.verdict.data import Metrics
 from moeparity.metrics.verdict import Verdict
 from moeparity.search.blame import Blame
@@ -65,6 +67,8 @@ class ReportData:
     floor: Floor | None = None
     oracle: Oracle | None = None
     arrival: Arrival | None = None
+    updates: Updates | None = None
+    rewards: Rewards | None = None
     replay: Replay | None = None
     envelope: Envelope | None = None
     attribution: Attribution | None = None

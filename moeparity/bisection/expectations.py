@@ -18,7 +18,15 @@ from moeparity.output.findings import Finding, Outcome, Status, agrees, keeps, l
 from moeparity.output.status import with_but
 from moeparity.plan.graph import Graph
 from moeparity.plan.region import nodes_within
-from moeparity.plan.spec.expect import Bounds, DistributionBounds, Expect, FlipBounds, GrowthBounds, MetricBounds
+from moeparity.plan.spec.expect import (
+    Bounds,
+    DistributionBounds,
+    Expect,
+    FlipBounds,
+    GrowthBounds,
+    MetricBounds,
+    UpdateBounds,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +96,7 @@ def _expectations(expect: Expect, graph: Graph, where: Where) -> Iterator[Expect
         yield Expectation(says=says, judge=partial(_record, expect.record))
     yield from _metrics(expect.metrics, _metric)
     yield from _metrics(expect.distribution, _distribution)
+    yield from _metrics(expect.updates, _of_updates)
     if expect.interval is not None:
         yield Expectation(says=f"interval {expect.interval}", judge=partial(_interval, expect.interval))
     if expect.flips is not None:
@@ -114,7 +123,7 @@ def _expectations(expect: Expect, graph: Graph, where: Where) -> Iterator[Expect
 
 
 def _metrics(
-    bounds: MetricBounds | DistributionBounds | None, measure: Callable[[str, Report], float]
+    bounds: MetricBounds | DistributionBounds | UpdateBounds | None, measure: Callable[[str, Report], float]
 ) -> Iterator[Expectation]:
     for name in type(bounds).model_fields if bounds is not None else ():
         range_: Bounds | None = getattr(bounds, name)
@@ -133,7 +142,7 @@ def _flips(bounds: FlipBounds) -> Iterator[Expectation]:
 
 
 def _refuse_flips(key: str, expect: Expect, graph: Graph, where: Where) -> None:
-    if not any(node.op.routes for node in graph.nodes):
+    if not any(node.op.role.routes for node in graph.nodes):
         at = Where(where.path, expect.line_of(key))
         raise SpecError(f"{at}: expect.{key}: {graph.model_type} has no router here, so nothing can flip. Drop it.")
 
@@ -180,6 +189,16 @@ def _metric(name: str, report: Report) -> float:
 
 def _distribution(name: str, report: Report) -> float:
     return float(getattr(report.distribution, name, math.nan))
+
+
+def _of_updates(name: str, report: Report) -> float:
+    """The mean size of a part, or the number of tokens with stale keys; NaN where no weights change."""
+    updates = report.updates
+    if updates is None:
+        return math.nan
+    if name == "stale_keys":
+        return 0 if updates.stale_keys is None else updates.stale_keys.tokens
+    return next(part.mean_abs for part in updates.parts if part.name == name.replace("_", " "))
 
 
 def _flipped_tokens(report: Report) -> float:

@@ -14,7 +14,7 @@ from moeparity.output.markdown import markdown as of_document
 from moeparity.output.svg import Bar, bars
 
 _LAYERS = 40
-"""A picture over layers has at most so many bars."""
+"""A picture over layers has at most this many bars."""
 WATERFALL, GROWTH = "KL by toggle", "Error after each layer"
 
 

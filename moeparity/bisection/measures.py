@@ -32,6 +32,7 @@ from moeparity.bisection.record import measure as record
 from moeparity.bisection.replay import measure as replay
 from moeparity.bisection.report import Report
 from moeparity.bisection.resume.codec import Codec, classes_of
+from moeparity.bisection.rewards import measure as rewards
 from moeparity.bisection.run import measure as run
 from moeparity.bisection.schedule import measure as schedule
 from moeparity.bisection.shares import measure as shares
@@ -39,6 +40,7 @@ from moeparity.bisection.summary import measure as summary
 from moeparity.bisection.toggles import measure as toggles
 from moeparity.bisection.tokens import measure as tokens
 from moeparity.bisection.trace import measure as trace
+from moeparity.bisection.updates import measure as updates
 from moeparity.bisection.verdict import measure as verdict
 from moeparity.plan.graph import Graph
 from moeparity.progress import Callback
@@ -57,6 +59,8 @@ MEASURES: Final = (
     floor.MEASURE,
     oracle.MEASURE,
     arrival.MEASURE,
+    updates.MEASURE,
+    rewards.MEASURE,
     replay.MEASURE,
     envelope.MEASURE,
     shares.MEASURE,

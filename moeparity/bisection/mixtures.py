@@ -160,6 +160,8 @@ class Mixtures:
         """The upper bound that is compared with the gate. As in a verdict, fewer than 25 sequences pass by equal
         bits only.
         """
+        if bool(sums.outside.any()):
+            return math.inf
         if not bool(sums.unequal.any()) and not bool(sums.nonfinite.any()):
             return 0.0
         interval = sums.gate_value(self._plan.gate)

@@ -16,6 +16,7 @@ from moeparity.bisection.trials import (
     TrialKey,
     Trials,
     impossible,
+    of_trial,
     shadow,
     sides,
     toggle_trials,
@@ -161,7 +162,7 @@ class Observation:
 
 def _walkers(plan: Plan, trials: Trials) -> list[Walker]:
     """Walkers of both sides and of the trials; those with forced routes come last."""
-    trial_walkers = [walker(plan, key, trial.side, routes=trial.routes) for key, trial in trials.items()]
+    trial_walkers = [of_trial(plan, key, trial) for key, trial in trials.items()]
     return [*sides(plan), *sorted(trial_walkers, key=lambda walk: walk.routes is not None)]
 
 

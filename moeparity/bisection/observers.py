@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, replace
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 
@@ -12,7 +12,8 @@ from moeparity.bisection.plan import Plan
 from moeparity.engine.view import Ids, NodeView
 from moeparity.engine.walker import Name
 from moeparity.metrics.routing import Flips, flips
-from moeparity.metrics.tokens import SequenceSums, TokenMetrics, first_occurrences, token_metrics
+from moeparity.metrics.tokens import SequenceSums, TokenMetrics, token_metrics
+from moeparity.ops.attribute import Value
 from moeparity.ops.log_probs import UNROUNDED
 from moeparity.plan.sides import REFERENCE
 
@@ -78,7 +79,7 @@ class Routes:
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
-        if not view.node.op.routes:
+        if not view.node.op.role.routes:
             return
         assert view.node.layer is not None
         real = ... if self.attention_mask is None else self.attention_mask[slice(*view.wave)]
@@ -124,29 +125,29 @@ class Logits:
     input_ids: torch.Tensor
     loss_mask: torch.Tensor
     sampled_from: Literal["candidate", "reference"]
+    first: torch.Tensor
     gated: tuple[str, ...] = ("k3",)
     parts: dict[Name, list[SequenceSums]] = field(init=False)
-    first: torch.Tensor = field(init=False)
 
     def __post_init__(self) -> None:
         """Start with nothing seen of any walker."""
         self.parts = {walker: [] for walker in self.walkers}
-        self.first = first_occurrences(self.input_ids, self.loss_mask)
 
     @classmethod
     def of(cls, plan: Plan, walkers: Sequence[Name], reference: Name = REFERENCE) -> Logits:
         """An observer of these walkers on the tokens of a plan."""
-        ids, _, scored = plan.tokens_on_device
-        return cls(plan.model.graph.scores, reference, walkers, ids, scored, plan.recipe.tokens.sampler, plan.gated)
+        ids, _, scored = plan.outcomes_on_device
+        sampler, first = plan.recipe.tokens.sampler, plan.first_occurrences
+        return cls(plan.model.graph.scores, reference, walkers, ids, scored, sampler, first, plan.gated)
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
         if view.node.name != self.output:
             return
         rows = slice(*view.wave)
-        sums_by_bits: dict[tuple[bool, tuple[Ids, ...]], SequenceSums] = {}
+        sums_by_bits: dict[tuple[bool, bool, tuple[Ids, ...]], SequenceSums] = {}
         for walker in self.walkers:
-            kind = (reports(view, walker), tuple(view.output_ids(walker)))
+            kind = (reports(view, walker), truncates(view, walker), tuple(view.output_ids(walker)))
             if kind not in sums_by_bits:
                 tokens = self.input_ids[rows], self.loss_mask[rows]
                 sums_by_bits[kind] = seen_metrics(view, self.reference, walker, *tokens, self.sampled_from).sums(
@@ -187,11 +188,19 @@ def seen_metrics(
         loss_mask,
         sampled_from=sampled_from,
         reported=(reports(view, reference), reports(view, candidate)),
+        truncated=(truncates(view, reference), truncates(view, candidate)),
     )
 
 
 def reports(view: NodeView, walker: Name) -> bool:
     """Whether a walker's values here are log-probabilities that it reports, rather than logits."""
-    if not view.node.op.reports:
+    if not view.node.op.role.reports:
         return False
     return walker in view.regions or view.active[walker]["form"] != UNROUNDED
+
+
+def truncates(view: NodeView, walker: Name) -> bool:
+    """Whether -inf among a walker's values here stands for a token that it leaves out of what it samples from."""
+    if walker in view.regions or not view.node.op.role.reports:
+        return False
+    return view.node.op.role.truncates(cast("Mapping[str, Value]", view.active[walker]))

@@ -6,10 +6,31 @@ from dataclasses import dataclass
 from typing import Any
 
 from moeparity.bisection.real_ranks.data import SIMULATED, RanksKind
+from moeparity.plan.engine_profile import Profile
 from moeparity.plan.schedule.steps import Phase
 from moeparity.plan.spec import recipe_schema
 from moeparity.plan.spec.base import By
 from moeparity.plan.spec.overrides import Override
+from moeparity.plan.spec.variant_schema import Variant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchedPair:
+    """Two sides that no file of a recipe states: as variants, with their profiles. temperature: of the sampler, None:
+    the recipe's.
+    """
+
+    variants: tuple[Variant, Variant]
+    profiles: tuple[Profile, Profile]
+    temperature: float | None = None
+
+    def of_recipe(self, recipe: recipe_schema.RecipeFile) -> dict[str, Any]:
+        """What they replace in a recipe."""
+        tokens, (reference, candidate) = recipe.tokens, self.variants
+        if tokens.sample is not None and self.temperature is not None:
+            sample = tokens.sample.model_copy(update={"temperature": self.temperature})
+            tokens = tokens.model_copy(update={"sample": sample})
+        return {"reference": reference, "candidate": candidate, "tokens": tokens}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +58,7 @@ class Options:
     attribution: bool = True
     phases: tuple[Phase, ...] = ()
     digests: bool = False
+    sides: LaunchedPair | None = None
     ranks: RanksKind = SIMULATED
 
     def applied(self, recipe: recipe_schema.RecipeFile) -> recipe_schema.RecipeFile:
@@ -50,4 +72,6 @@ class Options:
             update |= dict.fromkeys(("floor", "oracle", "replay", "attribute"), False)
         for override in self.overrides:
             recipe = override.apply(recipe)
+        if self.sides is not None:
+            update |= self.sides.of_recipe(recipe)
         return recipe.model_copy(update=update)

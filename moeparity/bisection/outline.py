@@ -20,7 +20,7 @@ from moeparity.plan.graph import Graph
 from moeparity.plan.schedule.recorded import OF_THE_PROGRAM
 from moeparity.plan.schedule.settings import ScheduleSettings, described, possible_phases, settings
 from moeparity.plan.schedule.steps import PHASES, Phase
-from moeparity.plan.sides import bound_side, cases_of
+from moeparity.plan.sides import bound_side, cases_of, refuse_other_versions
 from moeparity.plan.spec import reader
 from moeparity.plan.spec.recipe_schema import RecipeFile
 from moeparity.plan.toggles import Toggle, toggles
@@ -93,6 +93,8 @@ def outline_recipe(path: Path) -> Outline:
     recipe = reader.read_recipe(path)
     folder = reader.find_file(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
     graph, config = _graph(folder)
+    adapter = reader.find_adapter(recipe, path)
+    graph = graph if adapter is None else _adapted(graph, folder, adapter)
     dtype = config.dtype or (_file_dtype(folder) if recipe.synthetic is None else UNDECLARED_DTYPE)
     variants = recipe.variants
     # If the candidate is a trace, it has no choices to show.
@@ -101,9 +103,10 @@ def outline_recipe(path: Path) -> Outline:
     may_have = [possible_phases(schedule) for schedule in schedules]
     phases = tuple(phase for phase in PHASES if any(phase in phases_of_side for phases_of_side in may_have))
     profiles = [load_profile(variant.profile, Where(path, variant.line)) for variant in variants]
-    cases = cases_of(graph, dtype, phases, variants, profiles, Where(path))
+    refuse_other_versions(recipe, schedules, Where(path))
+    cases = cases_of(graph, dtype, phases, variants, profiles, Where(path), updates=len(recipe.earlier))
     reference, candidate = (
-        bound_side(graph, variant, profile, dtype, Where(path, variant.line), phases=cases)
+        bound_side(graph, variant, profile, dtype, Where(path, variant.line), phases=cases, versions=recipe.earlier)
         for variant, profile in zip(variants, profiles, strict=True)
     )
     recipe_toggles = tuple(toggles(reference, candidate, recipe.by))
@@ -142,6 +145,13 @@ def _schedule(of: ScheduleSettings, phases: Sequence[Phase]) -> str:
 def _graph(folder: Path) -> tuple[Graph, Config]:
     config = Config(folder / "config.json")
     return expand(config), config
+
+
+def _adapted(graph: Graph, folder: Path, adapter: Path) -> Graph:
+    from moeparity.inputs.weights.adapter import adapted
+    from moeparity.inputs.weights.checkpoint import Checkpoint
+
+    return adapted(graph, Checkpoint(folder), adapter)
 
 
 def _file_dtype(folder: Path) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from moeparity.bisection.real_ranks.data import RealRanks
@@ -17,10 +18,13 @@ from moeparity.evidence.maps.side import RecordedSide
 from moeparity.inputs.model import Model
 from moeparity.inputs.tokens import TokenSet
 from moeparity.inputs.tokens.grid import token_grid
+from moeparity.inputs.tokens.pairs import first_pairs
 from moeparity.metrics.gated import needed
 from moeparity.metrics.gating import declared, parity
 from moeparity.metrics.registry import METRICS
+from moeparity.metrics.tokens import first_occurrences
 from moeparity.metrics.verdict import Gate
+from moeparity.ops.preference import CHOSEN
 from moeparity.plan.schedule.steps import MicroBatches, Schedule
 from moeparity.plan.schedule.token_grid import TokenGrid
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side, walked
@@ -102,6 +106,22 @@ class Plan:
         """Ids (int64), attention mask and scored tokens (bool), each [B, T], on the device of the run."""
         tokens, device = self.tokens, self.model.device
         return tokens.input_ids.to(device), tokens.attention_mask.to(device), tokens.loss_mask.to(device)
+
+    @property
+    def outcomes_on_device(self) -> tuple[Tensor, Tensor, Tensor]:
+        """As `tokens_on_device`, with what happened in place of the ids: the id of a token, or that of a pair the
+        chosen sequence is the better one.
+        """
+        ids, mask, scored = self.tokens_on_device
+        return torch.full_like(ids, CHOSEN) if self.model.graph.pairs else ids, mask, scored
+
+    @property
+    def first_occurrences(self) -> Tensor:
+        """int64 [B]: for each sequence the first one with the same tokens; of pairs, with the same two sequences."""
+        tokens = self.tokens
+        if self.model.graph.pairs:
+            return first_pairs(tokens)
+        return first_occurrences(tokens.input_ids, tokens.loss_mask)
 
     def walked(self, side: Side) -> Schedule | MicroBatches:
         """The schedule of a side or mixture on this plan's tokens. Raises SpecError."""

@@ -11,17 +11,17 @@ from moeparity import user_code
 from moeparity.bisection.options import Options
 from moeparity.bisection.oracle.side import ORACLE, oracle_side
 from moeparity.bisection.plan import Plan
+from moeparity.bisection.recipe_tokens import checked
 from moeparity.bisection.trials import refuse_impossible
 from moeparity.errors import SpecError, Where, did_you_mean, display_path, listed
 from moeparity.evidence.explain.good_run import GoodRun, open_good_run
 from moeparity.evidence.maps.side import RecordedSide, recorded_side, refuse_without_logits
 from moeparity.inputs.machine import refuse_other_machine
-from moeparity.inputs.model import Model, checked_tokens, open_model
+from moeparity.inputs.model import Model, open_model
 from moeparity.inputs.tokens import TokenSet
 from moeparity.inputs.tokens.continuation import widened_grid
 from moeparity.inputs.tokens.grid import token_grid
 from moeparity.inputs.tokens.reader import recipe_tokens
-from moeparity.inputs.tokens.tokenset import check_fits
 from moeparity.paths import LIMIT_FACTOR, limit
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import Profile, load_profile, overrides
@@ -34,7 +34,7 @@ from moeparity.plan.schedule.recorded import Recorded
 from moeparity.plan.schedule.settings import ScheduleSettings, settings
 from moeparity.plan.schedule.steps import PHASES, Phase
 from moeparity.plan.schedule.token_grid import TokenGrid
-from moeparity.plan.sides import CANDIDATE, SIDES, Side, bound_side, cases_of, phases_of, walked
+from moeparity.plan.sides import CANDIDATE, SIDES, Side, bound_side, cases_of, phases_of, refuse_other_versions, walked
 from moeparity.plan.spec import reader, recipe_schema, variant_schema
 from moeparity.plan.spec.overrides import HERE as OVER
 from moeparity.plan.spec.overrides import addresses
@@ -42,8 +42,8 @@ from moeparity.plan.toggles import Toggle, swap, toggles
 from moeparity.progress import Callback
 
 _MOST_DRAWS = 1000
-"""The most legal orders that may be drawn. One order more lies outside the band of so many with a probability of about
-2 in 1,000.
+"""The most legal orders that may be drawn. One order more lies outside their band with a probability of about 2 in
+1,000.
 """
 
 
@@ -75,21 +75,23 @@ def _plan(path: Path, device: str, options: Options, progress: Callback | None, 
     tokens = recipe_tokens(recipe, path, folder)
     _check_gate(recipe, tokens, path)
     variants, where = recipe.variants, Where(path)
-    profiles = _profiles(path, variants)
+    profiles = _profiles(path, variants) if options.sides is None else list(options.sides.profiles)
     oracle = load_profile(ORACLE, Where(path, recipe.line_of("oracle"))) if recipe.oracle else None
     functions = _functions(path, variants, allow_code=options.allow_code)
     rules_of_sides = [overrides(addresses(options.overrides, side), OVER, evidence="set by --over") for side in SIDES]
-    model = opener(folder, device=device, synthetic=recipe.synthetic, progress=progress, values=False)
-    _check_tokens(tokens, model, Where(path.parent / recipe.tokens.file))
+    adapter = reader.find_adapter(recipe, path)
+    model = opener(folder, device=device, synthetic=recipe.synthetic, progress=progress, values=False, adapter=adapter)
+    tokens = checked(tokens, recipe, model, path)
     recorded = _recorded(recipe, path, model, tokens)
     good_run = None if recorded is None else _good_run(recipe, path, model, recorded)
     grid, schedules = _schedules(recipe, tokens, recorded, path)
+    refuse_other_versions(recipe, schedules, where)
     further = options.phases if good_run is None else (*options.phases, *good_run.phases)
     phases = _phases(schedules, grid, further, where, has_floor=recipe.floor or tokens.has_records)
-    cases = cases_of(model.graph, model.dtype, phases, variants, profiles, where, rules_of_sides)
+    cases = cases_of(model.graph, model.dtype, phases, variants, profiles, where, rules_of_sides, len(recipe.earlier))
     bound = zip(variants, profiles, rules_of_sides, schedules, strict=True)
     reference, candidate = (
-        _side(model, variant, p, path, rules, cases, schedule) for variant, p, rules, schedule in bound
+        _side(recipe, model, variant, p, path, rules, cases, schedule) for variant, p, rules, schedule in bound
     )
     if good_run is not None:
         good_run.refuse_nothing_common(reference.plan)
@@ -233,7 +235,9 @@ def _phases(
         else []
     )
     of_floor = {phase for tried_schedule in tried for phase in walked(tried_schedule, grid, where).phases}
-    there = {*phases_of(schedules, grid, where), *of_floor, *further}
+    # What is computed anew when an update comes in is a prefill.
+    of_updates = {"prefill"} if any(schedule.versions for schedule in schedules) else set()
+    there = {*phases_of(schedules, grid, where), *of_floor, *of_updates, *further}
     return tuple(phase for phase in PHASES if phase in there)
 
 
@@ -260,13 +264,8 @@ def _profiles(path: Path, variants: tuple[variant_schema.Variant, ...]) -> list[
     return [profiles[variant.profile] for variant in variants]
 
 
-def _check_tokens(tokens: TokenSet, model: Model, where: Where) -> None:
-    """Raises TokensError for ids or records that do not fit the model."""
-    checked_tokens(tokens.input_ids, model, str(where))
-    check_fits(tokens, model.graph, where)
-
-
 def _side(
+    recipe: recipe_schema.RecipeFile,
     model: Model,
     variant: variant_schema.Variant,
     profile: Profile,
@@ -277,8 +276,10 @@ def _side(
 ) -> Side:
     """One side, bound. Raises SpecError, and CheckpointError if a fault takes weights that do not fit."""
     where = Where(path, variant.line)
-    side = bound_side(model.graph, variant, profile, model.dtype, where, over=rules, phases=cases)
-    model.weights.refuse_unfit(side.plan.nodes_as_run)
+    side = bound_side(
+        model.graph, variant, profile, model.dtype, where, over=rules, phases=cases, versions=recipe.earlier
+    )
+    model.weights.refuse_unfit(side.plan)
     return replace(side, schedule=schedule)
 
 

@@ -24,12 +24,12 @@ from moeparity.bisection.observe import observe
 from moeparity.bisection.pipeline import first_toggles
 from moeparity.bisection.prepare import prepare
 from moeparity.bisection.resume.cache import prepared
+from moeparity.documents.checked import shipped
 from moeparity.engine.calibration import Clock, measured_rates
 from moeparity.engine.duration import CALLS, Rates
 from moeparity.errors import MoeparityError, display_path
 from moeparity.inputs.machine import cpu_name, numerics_key
 from moeparity.output.writing import write_tensors, write_text
-from moeparity.plan.spec.reader import shipped
 
 FORMAT: Final = "moeparity.rates/1"
 """Format of the file. The number grows if rates come to mean other work, so that older files are not used."""

@@ -103,8 +103,8 @@ def refuse_found(prompts: Plan, continued: Plan, side: Side) -> None:
     """Raises SpecError if the sampled tokens change the side's schedule: its prefix cache would find some of them."""
     if side.schedule.start is not None and continued.walked(side) != prompts.walked(side):
         raise SpecError(
-            f"{_where(prompts)}: the prefix cache finds tokens that were sampled, which were not there to be found "
-            "while others were. Leave `prefix` out where tokens are sampled, or give the tokens as a file."
+            f"{_where(prompts)}: the prefix cache would find sampled tokens, which were not there yet while other "
+            "tokens were sampled. Leave `prefix` out where tokens are sampled, or give the tokens as a file."
         )
 
 
@@ -131,11 +131,15 @@ def generate(plan: Plan, *, progress: Callback | None = None) -> Plan:
         return plan
     side = plan.sides[sample.source]
     _refuse_no_logits(plan, side, sample)
-    forward = _forward(plan, side)
+    truncated = _truncates(plan, side, sample)
+    forward = _forward(plan, side, plan.model.graph.scores if truncated else plan.model.graph.output)
+    if truncated:
+        # What is kept is drawn from as it is: it is divided by the temperature already.
+        sample = sample.model_copy(update={"temperature": 1.0})
 
     def step(ids: Tensor, mask: Tensor, lasts: Tensor) -> tuple[Tensor, Tensor]:
         rows, logits = forward(ids, mask, lasts)
-        if not bool(logits.isfinite().all()):
+        if not bool((logits.isfinite() | ((logits == -torch.inf) & truncated)).all()):
             raise TokensError(
                 f"{Where(plan.path, plan.recipe.tokens.line_of('sample'))}: the {sample.source}'s logits hold NaN or "
                 "infinity, so nothing can be sampled from it."
@@ -158,6 +162,25 @@ def _refuse_no_logits(plan: Plan, side: Side, sample: Sample) -> None:
         )
 
 
+def _truncates(plan: Plan, side: Side, sample: Sample) -> bool:
+    """Whether the side leaves tokens out of what it samples from. Raises SpecError if it does so at another temperature
+    than that of the sampling.
+    """
+    graph = plan.model.graph
+    node = graph.makers[graph.scores]
+    if any(node.name in region.nodes for region in side.plan.replaced().values()):
+        return False
+    active = side.plan.active(node)
+    if not node.op.role.truncates(active):
+        return False
+    if active["temperature"] != sample.temperature:
+        raise SpecError(
+            f"{_where(plan)}: temperature {sample.temperature:g}, and the {sample.source}, which leaves tokens out of "
+            f"what it samples from, has {node.name}:temperature {active['temperature']}. Give both the same."
+        )
+    return True
+
+
 def required_sample(plan: Plan) -> Sample:
     """What a plan is to sample. Raises SpecError if its recipe asks for nothing."""
     sample = plan.recipe.tokens.sample
@@ -174,7 +197,8 @@ def continued(tokens: TokenSet, sample: Sample, forward: Forward, progress: Call
     Sequences padded on the right continue where they end, over their pads. At temperature 0 the token is the largest
     logit, the lowest id among equals. Else it is the first id at which the cumulative softmax of logits / temperature,
     in fp64, exceeds u times its total. All u come from one table [sequences, new_tokens], uniform in [0, 1), which
-    torch.rand fills in fp64 on the CPU from the seed; so draws do not depend on the order of computation.
+    torch.rand fills in fp64 on the CPU from the seed; so draws do not depend on the order of computation. A token whose
+    logit is -inf is never drawn.
     """
     wide, lasts = widened(tokens, sample.new_tokens), ends(tokens)
     ids, mask = wide.input_ids.clone(), wide.attention_mask & ~wide.loss_mask
@@ -223,7 +247,7 @@ def draw(logits: Tensor, temperature: float, uniform: Tensor) -> Tensor:
     return torch.searchsorted(cumulative, bound, right=True).squeeze(-1)
 
 
-def _forward(plan: Plan, side: Side) -> Forward:
+def _forward(plan: Plan, side: Side, output: str) -> Forward:
     model, store, sample = plan.model, plan.model.weights, required_sample(plan)
     decoding = Decoding(plan, side)
     sampler = walker(plan, NAME, side)
@@ -238,7 +262,7 @@ def _forward(plan: Plan, side: Side) -> Forward:
 
     def forward(ids: Tensor, mask: Tensor, lasts: Tensor) -> tuple[Tensor, Tensor]:
         schedule, columns, ready = decoding.possible(mask, lasts)
-        observer = _LastLogits(model.graph.output, lasts.clamp(max=columns - 1))
+        observer = _LastLogits(output, lasts.clamp(max=columns - 1))
         tokens, real = (block[:, :columns].to(model.device) for block in (ids, mask))
         run([replace(sampler, schedule=schedule)], store, tokens, [observer], attention_mask=real)
         return ready, torch.cat(observer.parts)[ready]

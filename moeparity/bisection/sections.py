@@ -23,6 +23,7 @@ from moeparity.bisection.provenance import show as provenance
 from moeparity.bisection.real_ranks import show as real_ranks
 from moeparity.bisection.record import show as record
 from moeparity.bisection.replay import show as replay
+from moeparity.bisection.rewards import show as rewards
 from moeparity.bisection.run import show as run
 from moeparity.bisection.schedule import show as schedule
 from moeparity.bisection.shares import show as shares
@@ -30,6 +31,7 @@ from moeparity.bisection.summary import show as summary
 from moeparity.bisection.toggles import show as toggles
 from moeparity.bisection.tokens import show as tokens
 from moeparity.bisection.trace import show as trace
+from moeparity.bisection.updates import show as updates
 from moeparity.bisection.verdict import show as verdict
 from moeparity.errors import MoeparityError, did_you_mean, listed
 from moeparity.output.blocks import Block, Document, Figure, Group, Lines, Question
@@ -87,10 +89,12 @@ SECTIONS: Final = (
     Section(degeneracy.show, ANSWER),
     Section(determinism.show, ANSWER),
     Section(verdict.show, ANSWER, "metrics", "k1, k2, k3, KL both ways, |delta log p|, top-1 agreement"),
+    Section(rewards.show, ANSWER),
     Section(nonfinite.show, ANSWER),
     Section(divergence.starts, GROWTH, "starts", "the roots: choices with value, flag, file and line"),
     Section(divergence.growth, GROWTH, "growth", "the carried error after each layer, and the local one"),
     Section(trace.show, BLAME),
+    Section(updates.show, BLAME),
     Section(flips.show, FLIPS, "flips", "routing flips of each layer, their margins and their cost"),
     Section(replay.show, FLIPS, "replay", "the candidate with the reference's routes forced"),
     Section(per_token.show_log_probs, TOKENS, on_page=True),
@@ -131,9 +135,7 @@ def document(report: ReportData) -> Document:
 
 
 def screen(report: ReportData, asked_for: Sequence[str]) -> Iterator[Block]:
-    """The blocks that a terminal shows, with the sections in `asked_for`. If the report has nothing for one, a line
-    says so.
-    """
+    """The blocks of a report that a terminal shows; `asked_for` adds sections by name, or a line where one is empty."""
     shown = [block for section in SECTIONS if not section.on_page for block in _stamped(section, report)]
     yield from shown
     present = {block.asked_for for block in shown if isinstance(block, Group) and _has_words(block)}

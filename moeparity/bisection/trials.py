@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from moeparity.bisection.plan import Plan
@@ -13,13 +13,14 @@ from moeparity.engine.walker import Name, Walker
 from moeparity.errors import SpecError
 from moeparity.numerics.collectives.execute import arch
 from moeparity.ops.attribute import RefusedError
+from moeparity.plan.schedule.steps import Schedule
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
 from moeparity.plan.toggles import Toggle, mixed
 
 SHADOW: Final = "one side's numerics on the other's inputs"
 """The name of the walker that shows each node's local error."""
 
-Kind = Literal["alone", "restored", "candidate", "floor", "record", "other record", "arrival"]
+Kind = Literal["alone", "restored", "candidate", "floor", "record", "other record", "arrival", "update"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,9 @@ class TrialKey:
     value.
     candidate: the candidate itself, with forced routes. floor: the reference under the choice that `of` names. record:
     the side that stands for the engine, under such a choice. other record: the other side, if its engine left a record
-    too. arrival: the side `of`, with its sums in order of arrival
-    in another `draw`. forced: how much of the reference's routes its routers take over.
+    too. arrival: the side `of`, with its sums in order of arrival in another `draw`. update: a pass between a rollout
+    across updates and its trainer, of tokens whose weights are `draw` updates back. forced: how much of the reference's
+    routes its routers take over.
     """
 
     kind: Kind
@@ -42,18 +44,22 @@ class TrialKey:
 
 def in_words(key: TrialKey) -> str:
     """What a trial is, in words."""
-    draw = f", draw {key.draw}" if key.kind == "arrival" else ""
+    draw = {"arrival": f", draw {key.draw}", "update": f", weights {key.draw} back"}.get(key.kind, "")
     forced = "" if key.forced == NATURAL else f", with the reference's {key.forced} forced"
     return " ".join(filter(None, (key.kind, key.of))) + draw + forced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A mixture to run: the side, the side from which it was made, and the routes forced on it."""
+    """A mixture to run: the side, the side from which it was made, and the routes forced on it. schedule: steps other
+    than the side's settings make. keys_of: as in `Walker`.
+    """
 
     side: Side
     base: str
     routes: Forced | None = None
+    schedule: Schedule | None = None
+    keys_of: Mapping[int, Name] = field(default_factory=dict)
 
 
 Trials = dict[TrialKey, Trial]
@@ -122,6 +128,13 @@ def shadow(plan: Plan) -> Walker | None:
     return walker(plan, SHADOW, plan.candidate, inputs_of=REFERENCE) if plan.attribution else None
 
 
+def of_trial(plan: Plan, key: TrialKey, trial: Trial) -> Walker:
+    """The walker of a trial. Raises SpecError."""
+    if trial.schedule is None:
+        return walker(plan, key, trial.side, routes=trial.routes)
+    return replace(walker(plan, key, trial.side), schedule=trial.schedule, keys_of=trial.keys_of)
+
+
 def walker(
     plan: Plan, name: Name, side: Side, *, inputs_of: Name | None = None, routes: Forced | None = None
 ) -> Walker:
@@ -133,4 +146,5 @@ def walker(
         inputs_of=inputs_of,
         routes=routes,
         functions=plan.functions,
+        prompts=plan.grid.prompts,
     )

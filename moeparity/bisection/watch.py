@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class SectionObserver(ABC):
-    """An observer of the first pass. Unless it says otherwise it is itself what is kept, whole or of a shard."""
+    """An observer of the first pass. By default the observer itself is what is kept, of a whole pass or of a shard."""
 
     __slots__ = ()
 

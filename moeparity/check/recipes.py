@@ -1,10 +1,10 @@
 """Runs a recipe, or measures logs, and compares the report with what is expected; writes findings as JUnit XML.
 
-CI services show test results from JUnit. There is one `testsuite` per recipe and one `testcase` per expectation. Not
-met is a `failure` of type `expectation`. Open is a `failure` of type `inconclusive`, not `skipped`, since viewers show
-skipped tests as green. A recipe that could not be checked is one testcase with an `error`. What a baseline keeps of
-another machine is not judged here and `skipped`. Attributes are those in the schema of Jenkins' xUnit plugin
-(junit-10.xsd).
+CI services show test results from JUnit. There is one `testsuite` per recipe and one `testcase` per expectation. An
+expectation that is not met is a `failure` of type `expectation`. An open one is a `failure` of type `inconclusive`, not
+`skipped`, since viewers show skipped tests as green. A recipe that could not be checked is one testcase with an
+`error`. What a lock keeps of another machine is not judged here, and `skipped`. Attributes are those in the schema of
+Jenkins' xUnit plugin (junit-10.xsd).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from moeparity.bisection.outline import outline_recipe
 from moeparity.bisection.report import Report
 from moeparity.check.baseline.baseline import Baseline, present_run, updated
 from moeparity.check.baseline.lock import Entry
+from moeparity.documents.checked import read
 from moeparity.errors import MoeparityError, Where, display_path
 from moeparity.logs.expectations import log_findings
 from moeparity.logs.noise_gate import noise_bounds
@@ -139,7 +140,7 @@ def _recipe(
 def _refuse_baseline(path: Path, baseline: Baseline | None) -> None:
     if baseline is not None:
         raise MoeparityError(
-            f"{Where(path)}: a check of logs has no choices and no nodes, so that a baseline keeps nothing of it. "
+            f"{Where(path)}: a check of logs has no choices and no nodes, so that a lock keeps nothing of it. "
             "Check it without --baseline."
         )
 
@@ -147,7 +148,7 @@ def _refuse_baseline(path: Path, baseline: Baseline | None) -> None:
 def _logs(path: Path, progress: Callback | None) -> tuple[LogReport, tuple[Finding, ...]]:
     from moeparity.logs.log_files import measure_check
 
-    log_check = reader.read(path, LogCheck)
+    log_check = read(path, LogCheck)
     file = log_check.expect.noise
     noise = {} if file is None else noise_bounds(file, Where(path))
     report = measure_check(log_check, Where(path), noise, progress=progress)

@@ -1,1 +1,1 @@
-"""The doctor: what one run left behind goes in, the cause of its difference comes out."""
+"""The doctor: takes what one run left behind, and names the cause of its difference."""

@@ -1,4 +1,4 @@
-"""What a case comes to: the cause, or why none is named, with what would tell more."""
+"""The answer to a case: the cause, or why none is named, and what would tell more."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 import torch
 
 from moeparity.doctor.asks import asks
+from moeparity.doctor.batch import Gathered
 from moeparity.doctor.case import Case, Tried
-from moeparity.doctor.evidence import Files, Gathered
+from moeparity.doctor.evidence import Files
 from moeparity.doctor.evidence_lines import aside_lines, evidence_lines, lines_without_log
 from moeparity.doctor.hypotheses import AS_CONFIGURED
 from moeparity.doctor.judge import Difference, legal_sizes
-from moeparity.doctor.noise import noise
+from moeparity.doctor.noise import is_far_beyond, may_make, noise
 from moeparity.doctor.pairs import best_pair
 from moeparity.doctor.parting import parting
 from moeparity.doctor.report import BEYOND, Answer, Clue, Examination, Explanation, Noise, Record, Sampled, Two
@@ -26,11 +27,11 @@ from moeparity.metrics.verdict import Interval
 from moeparity.search.blame import Blame, Part
 
 ALL = 0.9
-"""What surely explains so much leaves nothing to look for."""
+"""A hypothesis that surely explains this fraction of a difference leaves nothing to look for."""
 LEAST = 0.5
-"""Two differences have one cause if one explains so much of the other."""
+"""Two differences have one cause if one explains this fraction of the other."""
 LOW_SLOPE, HIGH_SLOPE = 0.4, 1.6
-"""The slope of a true cause is 1; by its whole interval it lies between these."""
+"""The slope of a true cause is 1; the whole interval of a slope has to lie between these."""
 _SHOWN = 6
 
 
@@ -40,7 +41,7 @@ def of_other_weights(case: Case) -> bool:
         return False
     off = {party: values - case.right(party) for party, values in case.recorded.items()}
     legal, _ = legal_sizes(case.legal)
-    of_sampler = Difference(d=off["sampler"], sequence=case.difference.sequence)
+    of_sampler = replace(case.difference, d=off["sampler"])
     beyond = of_sampler.mean(off["sampler"].abs()).low > BEYOND * legal
     return beyond and of_sampler.share(off["trainer"]).low > LEAST
 
@@ -62,7 +63,8 @@ def answered(
     `sampled` says of which sequences hypotheses were simulated first.
     """
     legal, legal_pair = legal_sizes(case.legal)
-    stand = standing(case, tried)
+    of_noise = noise([values[case.mask] for values in case.bench.engines.values()], case.difference.d, _flipped(case))
+    stand = _settled(case, standing(case, tried), of_noise)
     sizes = Sizes(
         size=case.difference.mean(case.difference.d.abs()),
         remainder=case.difference.mean((case.difference.d - stand.first.simulated).abs()),
@@ -72,7 +74,6 @@ def answered(
     alike = tuple(each.hypothesis.name for each in stand.alike)
     explanations = (replace(explanations[0], alike=alike), *explanations[1:])
     rivals = tuple(map(_called, stand.rivals))
-    of_noise = noise([values[case.mask] for values in case.bench.engines.values()], case.difference.d, _flipped(case))
     answer = _answer(case, stand, explanations[0], sizes, logged, len(tried), of_noise)
     two = _two(case, stand, sizes) if answer in {"named", "undecided", "not explained"} else None
     if two is not None:
@@ -104,13 +105,26 @@ def answered(
     )
 
 
+def _settled(case: Case, stand: Standing, of_noise: Noise | None) -> Standing:
+    """The standing, with fewer rivals if the difference is far beyond noise and the first hypothesis leaves no more
+    than noise: a hypothesis that leaves more than legal arithmetic can make is no rival then. With few sequences this
+    decides where averages have no bounds.
+    """
+    if of_noise is None or not is_far_beyond(of_noise, case.difference):
+        return stand
+    if not may_make(of_noise, case.difference.d - stand.first.simulated):
+        return stand
+    rivals = tuple(each for each in stand.rivals if may_make(of_noise, case.difference.d - each.simulated))
+    return replace(stand, rivals=rivals, is_settled=True)
+
+
 def _flipped(case: Case) -> Flipped | None:
     flips = case.bench.flips
     return None if flips is None else flips.flipped(case.bench.tokens.loss_mask, [*case.bench.engines])
 
 
 def at_once(material: Gathered, clues: tuple[Clue, ...]) -> Examination:
-    """The examination of evidence in which a file alone names the cause: nothing is simulated."""
+    """The examination of evidence in which a file by itself names the cause, so that nothing is simulated."""
     of_log = material.of_log
     recorded, sequence = of_log.recorded, of_log.sequence
     apart = Difference(d=torch.full(sequence.shape, torch.nan, dtype=torch.float64), sequence=sequence)
@@ -178,28 +192,34 @@ def _unsimulated(
 
 
 def _two(case: Case, stand: Standing, sizes: Sizes) -> Two | None:
-    """Two causes at once, where one leaves more than noise, two leave no more, and both surely act as they are."""
-    if sizes.remainder.low < BEYOND * sizes.legal:
+    """Two causes at once, where one surely leaves more than noise, or the second surely explains half of what the first
+    leaves; two leave no more than noise, and both surely act as they are.
+    """
+    if sizes.remainder.high < BEYOND * sizes.legal:
         return None
     pair = best_pair(case, stand)
     if pair is None or not pair.is_sure:
         return None
+    if sizes.leaves_noise and min(each.share.low for each in pair.members) < LEAST:
+        return None
+    if not all(each.slope.low > LOW_SLOPE and each.slope.high < HIGH_SLOPE for each in pair.members):
+        return None
     share = case.difference.share(pair.simulated)
     remainder = case.difference.mean((case.difference.d - pair.simulated).abs())
-    if not all(slope.low > LOW_SLOPE and slope.high < HIGH_SLOPE for slope in pair.slopes):
-        return None
     if share.low < LEAST or remainder.low > BEYOND * sizes.legal:
         return None
     first, second = (
-        replace(_explanation(case.difference, each), slope=slope)
-        for each, slope in zip(pair.members, pair.slopes, strict=True)
+        replace(_explanation(case.difference, each.tried), slope=each.slope, share=each.more, alike=each.alike)
+        for each in pair.members
     )
     return Two(causes=(first, second), share=share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Mean |d| in nats per token: as recorded, as the first hypothesis leaves it, between engines without a mistake."""
+    """Mean |d| in nats per token: as recorded, what the first hypothesis leaves of it, and the largest between two
+    engines without a mistake.
+    """
 
     size: Interval
     remainder: Interval
@@ -228,34 +248,44 @@ def _answer(
         return "logged"
     if not bool(case.difference.d.any()):
         return "noise"
-    is_small, beyond = sizes.size.high < BEYOND * sizes.legal, sizes.size.low > BEYOND * sizes.legal
-    if AS_CONFIGURED in [each.hypothesis for each in stand.contenders]:
-        configured = case.difference.share(case.legal_difference)
-        if configured.low > LEAST:
-            return "as configured"
-        # What explains half in truth would surely explain more than nothing. Where a token has most of the difference,
-        # no share has a bound; the largest difference and k3 have one, which such a token would exceed.
-        is_legal = of_noise is not None and all(each.is_inside for each in of_noise.statistics)
-        if is_small and (is_legal or not first.share.high > LEAST):
-            return "noise"
+    beyond = sizes.size.low > BEYOND * sizes.legal
+    does_fit = stand.is_settled or fits(case.difference, stand.first, first, sizes)
+    is_rival = AS_CONFIGURED in [each.hypothesis for each in stand.contenders]
+    if is_rival and case.difference.share(case.legal_difference).low > LEAST:
+        return "as configured"
+    # If one token has most of the difference, neither a share nor the mean has a bound; the statistics of noise do.
+    # Among hundreds of hypotheses, some surely explain a little of any noise, or a single token; that names none.
+    is_legal = of_noise is not None and all(each.is_inside for each in of_noise.statistics)
+    # A single sequence says nothing about others. What lies beyond the drawn bounds is no noise, however small.
+    is_inside = is_legal and math.isfinite(sizes.size.high) and not (does_fit and not stand.rivals)
+    if is_inside or (is_rival and of_noise is None and _is_small(first, sizes)):
+        return "noise"
+    if is_rival:
         return "not explained" if beyond and first.share.high < LEAST else "undecided"
-    if not fits(stand.first, first, sizes):
+    if not does_fit:
         # What explains something, or may explain half, may be a part of the cause.
         explains = first.share.low > 0 or first.share.high > LEAST
         return "not explained" if beyond and not explains else "undecided"
     return "undecided" if stand.rivals else "named"
 
 
-def fits(tried: Tried, explanation: Explanation, sizes: Sizes) -> bool:
-    """Whether a hypothesis surely explains anything, makes as much as was recorded, not a part or a multiple, and
-    surely explains nearly all or leaves no more than noise: of a model that talks nonsense, another nonsense explains
-    more than half. A number that was fitted has a slope of 1 whatever is wrong, so with one it has to explain half too.
+def _is_small(first: Explanation, sizes: Sizes) -> bool:
+    """Whether the record is no larger than noise may be, and nothing may explain half of it."""
+    return sizes.size.high < BEYOND * sizes.legal and not first.share.high > LEAST
+
+
+def fits(difference: Difference, tried: Tried, explanation: Explanation, sizes: Sizes) -> bool:
+    """Whether a hypothesis may be the cause: it surely explains something; it makes as much as was recorded, not a part
+    or a multiple; and it surely explains nearly all, or leaves no more than noise. Half is not enough, since one broken
+    model explains more than half of another. A fitted number has a slope of 1 whatever is wrong, so a hypothesis with
+    one has to explain half and leave no more than noise.
     """
     share, slope = explanation.share, explanation.slope
-    if not (share.low > 0 and slope.low > LOW_SLOPE and slope.high < HIGH_SLOPE):
+    # A share has no bound if a few tokens, whose routes flip, have most of the difference; so each sequence has a vote.
+    if not (difference.explains(tried.simulated, 0.0) and slope.low > LOW_SLOPE and slope.high < HIGH_SLOPE):
         return False
     if tried.hypothesis.number is not None:
-        return share.low > LEAST and sizes.leaves_noise
+        return difference.explains(tried.simulated, LEAST) and sizes.leaves_noise
     return share.low > ALL or sizes.leaves_noise
 
 
@@ -286,7 +316,7 @@ def _blame(
 
 
 def causes(clues: Sequence[Clue], logged: tuple[str, ...]) -> tuple[str, ...]:
-    """What files name by themselves; where none does, what the log names."""
+    """The causes that files name by themselves; if none does, those that the log names."""
     return tuple(clue.cause for clue in clues if clue.cause) or logged
 
 

@@ -13,20 +13,20 @@ _SETTLED = {"named", "as configured", "logged", "found"}
 
 
 def asks(case: Case, answer: Answer) -> Iterator[str]:
-    """Nothing where the answer is clear. A side's record comes first, since it halves what may be wrong; then what
-    names tensors without a model of the run; then what shows values; then what narrows intervals, which comes before
-    all where there is no interval.
+    """Sentences on what is missing; none if the answer is clear. A side's record comes first, since it halves what may
+    be wrong; then evidence that names tensors without a model of the run; then evidence that shows values; then more
+    sequences, which narrow intervals. If there is no interval, more sequences come first.
     """
     if answer in _SETTLED:
         return
     evidence = case.evidence
-    more = "more sequences (--sequences, or a larger log): intervals are over sequences, and rivals part with more"
+    more = "more sequences (--sequences, or a larger log): intervals are over sequences, and more tell rivals apart"
     has_interval = math.isfinite(case.difference.mean(case.difference.d).high)
     if not has_interval:
         yield more
     for party in PARTIES:
         if party not in case.recorded:
-            yield f"log-probabilities that the {party} recorded: they settle on which side it goes wrong"
+            yield f"log-probabilities that the {party} recorded: they settle which side is wrong"
     if not evidence.fingerprints:
         yield (
             "fingerprints of the weights that the engines hold (`moeparity weights` reads them, docs/weights.md says "
@@ -39,12 +39,12 @@ def asks(case: Case, answer: Answer) -> Iterator[str]:
         names = " and ".join(f"{party} (simulated: {DEFAULTS[party]})" for party in defaults)
         yield (
             f"launch files or resolved arguments of the {names}, or its profile as --{defaults[0]}: they settle what "
-            "the engines legally differ in, which is then no longer in the way"
+            "the engines legally differ in, so that this hides no cause"
         )
     if not evidence.traces and answer != "noise":
         yield (
-            "a trace of one forward (`moeparity capture`): it settles at which op the side that is off leaves what its "
-            "profile computes"
+            "a trace of one forward (`moeparity capture`): it settles at which op a side stops computing what its "
+            "profile says"
         )
     if case.of_log.tokens.routed_experts is None and answer != "noise":
         yield "routes in the log (routed experts of each token): they settle in which layer routing begins to differ"

@@ -1,4 +1,4 @@
-"""All that simulates: the model, the tokens, the plans of the profiles, and what ran so far."""
+"""Where hypotheses are simulated: the model, the tokens, the plans of the profiles, and what ran so far."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from moeparity.doctor.experts import Chosen
 from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis, runnable
 from moeparity.doctor.noise import drawn
 from moeparity.doctor.readings import Alone, Cut, Packs, Prompts, Replay, Rows, Shift, Split
@@ -33,12 +34,13 @@ class Key:
 
 @dataclass(slots=True)
 class Bench:
-    """All that simulates.
+    """Simulates hypotheses on the tokens of a log, and keeps what ran.
 
     bases: the plans with nothing wrong, by profile, as engines run them. exact: the same in fp32. Hypotheses run in
-    fp32: what a mistake makes shows without the rounding noise of two simulations, which is as large as that of two
-    engines. flips: what sees the routes of what has nothing wrong; None without recorded routes. steps: the recorded
-    schedules of bases. scored: log P of all scored tokens in nats, fp64 [N], of what ran so far.
+    fp32, so that the effect of a mistake shows without the rounding noise of two simulations, which is as large as that
+    of two engines. flips: compares recorded routes with those of the bases; None without recorded routes. chosen: the
+    routes of the first profile in fp32. steps: the recorded schedules of bases. scored: log P of all scored tokens in
+    nats, fp64 [N], by simulation.
     """
 
     model: Model
@@ -47,6 +49,7 @@ class Bench:
     exact: Mapping[str, BoundGraph]
     progress: Callback | None
     flips: Flips | None = None
+    chosen: Chosen = field(init=False)
     steps: Mapping[str, Schedule | MicroBatches] = field(default_factory=dict)
     scored: dict[Key, Tensor] = field(default_factory=dict)
 
@@ -61,34 +64,36 @@ class Bench:
         return together(self.model, self.tokens)
 
     def start(self) -> None:
-        """Run what has nothing wrong."""
+        """Run the plans with nothing wrong."""
         of_whole_sequences = {name: plan for name, plan in self.bases.items() if name not in self.steps}
         engines = {**self.bases, **drawn(of_whole_sequences)}
         plans = {Key(name, AS_RUN): Run(plan, self.steps.get(name)) for name, plan in engines.items()}
         exact = {Key(profile, AS_CONFIGURED.name): Run(plan, self._together) for profile, plan in self.exact.items()}
         if self.flips is not None:
             self.flips.engines = tuple(plans)
-        watching = () if self.flips is None else (self.flips,)
+        self.chosen = Chosen(next(iter(exact)))
+        watching = (self.chosen,) if self.flips is None else (self.chosen, self.flips)
         self.scored |= scores(self.model, self.tokens, plans | exact, self.progress, observers=watching)[0]
 
     @property
     def engines(self) -> dict[Key, Tensor]:
-        """What engines without a mistake make of the tokens: fp64 [N] each."""
+        """The log-probabilities of engines without a mistake: fp64 [N] in nats each."""
         return {key: values for key, values in self.scored.items() if key.hypothesis == AS_RUN}
 
     def score(self, hypotheses: Sequence[Hypothesis], profiles: Iterable[str]) -> None:
-        """Run hypotheses under profiles, all that read the tokens of the log in one pass; what an op refuses is left
-        out.
+        """Run hypotheses under profiles, where they did not run yet; all that read the tokens of the log run in one
+        pass. A hypothesis that an op refuses is left out.
         """
         prompts, runs, cuts = self.prompts, {}, self._cuts(hypotheses)
         for profile in dict.fromkeys(profiles):
-            plain = [each for each in hypotheses if not isinstance(each.reading, Rows | Shift | Cut)]
+            new = [each for each in hypotheses if Key(profile, each.name) not in self.scored]
+            plain = [each for each in new if not isinstance(each.reading, Rows | Shift | Cut)]
             plans = runnable(plain, self.exact[profile])
             for each in plain:
                 if each.name in plans:
                     runs[Key(profile, each.name)] = self._run(each, plans[each.name], prompts)
-            self._shift(hypotheses, profile)
-            self._rewrite([each for each in hypotheses if isinstance(each.reading, Rows)], profile, prompts)
+            self._shift(new, profile)
+            self._rewrite([each for each in new if isinstance(each.reading, Rows)], profile, prompts)
             if cuts:
                 runs[Key(profile, AS_CONFIGURED.name)] = Run(self.exact[profile], self._together)
         by_key = {key: cuts for key in runs if key.hypothesis == AS_CONFIGURED.name}
@@ -108,7 +113,7 @@ class Bench:
         return {each.name: each.reading for each in hypotheses if isinstance(each.reading, Cut)}
 
     def _shift(self, hypotheses: Sequence[Hypothesis], profile: str) -> None:
-        """Score those that recorded values beside other tokens."""
+        """Score hypotheses that recorded values beside other tokens."""
         right = self.scored[Key(profile, AS_CONFIGURED.name)]
         sequence = self.tokens.loss_mask.cpu().nonzero()[:, 0]
         for each in hypotheses:
@@ -116,7 +121,7 @@ class Bench:
                 self.scored[Key(profile, each.name)] = shifted(right, each.reading.by, sequence)
 
     def _rewrite(self, hypotheses: Sequence[Hypothesis], profile: str, prompts: Prompts) -> None:
-        """Score those that read other tokens; where a token has none before it any more, nothing is changed."""
+        """Score hypotheses that read other tokens. A token that has none before it any more keeps its score."""
         for each in hypotheses:
             assert isinstance(each.reading, Rows)
             spans = zip(prompts.grid.spans, prompts.grid.prompts, strict=True)
@@ -129,8 +134,8 @@ class Bench:
             self.scored[key][of.scored] = values
 
     def of(self, rows: Tensor) -> Bench:
-        """The same of some sequences alone, int64 [n], in ascending order; nothing but what has nothing wrong ran on
-        it.
+        """A bench with some of the sequences, int64 [n] in ascending order; only the plans with nothing wrong have run
+        on it.
         """
         tokens = self.tokens
         at = rows.to(tokens.input_ids.device)

@@ -1,4 +1,4 @@
-"""A case: what two parties recorded of the same tokens, and the simulations that stand beside it."""
+"""A case: what two parties recorded of the same tokens, and the simulations with which it is compared."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from moeparity.doctor.batch import Batch, Gathered, gathered
 from moeparity.doctor.bench import AS_RUN, Bench, Key
 from moeparity.doctor.engines import DEFAULTS, HERE, Engine, bound_alike, engines, shipped
-from moeparity.doctor.evidence import Batch, Evidence, Gathered, find, gathered
+from moeparity.doctor.evidence import Evidence, find
 from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis
-from moeparity.doctor.judge import Difference
+from moeparity.doctor.judge import Difference, spread_of
 from moeparity.doctor.report import Clue, Party
 from moeparity.doctor.routes import Flips, misfit
-from moeparity.doctor.steps import recorded_steps
+from moeparity.doctor.steps import decoding, recorded_steps
 from moeparity.errors import CheckpointError, GraphError, SpecError, Where
 from moeparity.inputs.model import Model, open_model
 from moeparity.inputs.tokens.tokenset import TokenSet
@@ -42,8 +43,8 @@ _IN_STEPS: tuple[Phase, ...] = (FORWARD, "prefill", "chunk")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """What to examine. sampler, trainer: the profiles of the two parties; None: as launch files say, else the default.
-    trainer_logs: logs of the trainer's alone. sequences: how many of the log are simulated. every: simulate even if
-    some file alone names a cause.
+    trainer_logs: logs that only the trainer wrote. sequences: how many sequences of the log are simulated. every:
+    simulate even if a file by itself names a cause.
     """
 
     evidence: tuple[Path, ...]
@@ -63,8 +64,8 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A hypothesis about a party, with the difference, sampler minus trainer, that it makes: fp64 [N] in nats. Nobody
-    is the party if nothing is wrong. number: the hypothesis' number with its interval, if it was solved for.
+    """A hypothesis about a party, with the difference, sampler minus trainer, that it makes: fp64 [N] in nats. party:
+    None if nothing is wrong. number: the hypothesis' number with its interval, if it was solved for.
     """
 
     hypothesis: Hypothesis
@@ -100,12 +101,12 @@ class Case:
 
     @property
     def legal(self) -> dict[str, Tensor]:
-        """The same of engines that make no mistake, by profile."""
+        """By profile, the log-probabilities of engines that make no mistake, at the mask tokens: fp64 [N] in nats."""
         keys = [Key(name, AS_RUN) for name in LEGAL]
         return {key.profile: self.bench.scored[key][self.mask] for key in keys if key in self.bench.scored}
 
     def tried(self, hypotheses: Iterable[Hypothesis]) -> list[Tried]:
-        """Those of the hypotheses that ran, for each party that recorded anything."""
+        """The hypotheses that ran, once for each party that recorded anything."""
         runs: list[Tried] = []
         legal = self.legal_difference
         for hypothesis in hypotheses:
@@ -130,8 +131,8 @@ class Case:
     def legal_difference(self) -> Tensor:
         """Sampler minus trainer with nothing wrong: fp64 [N] in nats.
 
-        It is that of the two profiles as engines run them, if that surely explains anything of the recorded difference.
-        If not, it is theirs in fp32, which has their settings and none of their rounding.
+        The two profiles are taken as engines run them, if that surely explains anything of the recorded difference. If
+        not, they are taken in fp32, which has their settings and none of their rounding.
         """
         as_run = self.right("sampler") - self.right("trainer")
         if self.difference.share(as_run).low > 0:
@@ -152,11 +153,11 @@ class Case:
             bench=self.bench.of(rows),
             mask=self.mask[there],
             recorded={party: values[scored] for party, values in self.recorded.items()},
-            difference=Difference(d=self.difference.d[scored], sequence=self.difference.sequence[scored]),
+            difference=self.difference.at(scored),
         )
 
     def simulated(self, hypotheses: Sequence[Hypothesis], party: Party) -> list[Tried]:
-        """Those of the hypotheses that can be run, run for a party."""
+        """The hypotheses that can be run, run for a party."""
         self.bench.score(hypotheses, [self.profile_in_fp32(party)])
         return [each for each in self.tried(hypotheses) if each.party == party]
 
@@ -216,6 +217,9 @@ def _bench(
     schedules: dict[str, Schedule | MicroBatches] = {}
     if steps is not None:
         bases[sampler.name], schedules[sampler.name] = steps
+    elif (decoded := decoding(of_party["sampler"], tokens, model, rules)) is not None:
+        name = f"{of_party['sampler'].name} decoding"
+        bases[name], schedules[name] = decoded
     flips, unfit = None, misfit(tokens, model.graph, Where(evidence.logs[0]))
     if tokens.routed_experts is not None and not unfit:
         legal = [(Key(name, AS_RUN), name) for name in LEGAL if name in bases][:2]
@@ -257,6 +261,7 @@ def _case(
     notes: tuple[str, ...],
 ) -> Case:
     mask = of_log.mask
+    engines = torch.stack([values[mask] for values in bench.engines.values()])
     case = Case(
         request=request,
         evidence=evidence,
@@ -264,7 +269,7 @@ def _case(
         bench=bench,
         mask=mask,
         recorded={party: values[mask] for party, values in of_log.recorded.items()},
-        difference=Difference(d=torch.empty(0), sequence=of_log.sequence),
+        difference=Difference(d=torch.empty(0), sequence=of_log.sequence, spread=spread_of(engines)),
         engines=of_party,
         notes=notes,
     )
@@ -279,7 +284,7 @@ def _refuse_unfit(previous: Path, model: Model) -> None:
             f"{Where(previous)}: given as the weights before the update, and as those that both sides were to have. "
             "Give --previous the folder of an earlier step."
         )
-    check(Checkpoint(previous, None), model.graph)
+    check(Checkpoint(previous).fit_to(model.graph), model.graph)
 
 
 def _on_device(tokens: TokenSet, model: Model) -> TokenSet:

@@ -31,7 +31,9 @@ _MOMENT = re.compile(rf"(?:{_AT_START}|call-(\d+))")
 
 
 def of_files(evidence: Files, progress: Callback | None = None) -> Iterator[Clue]:
-    """What needs no simulation, the cheapest first. A damaged file is told of, and hides no other."""
+    """What files tell without any simulation, the cheapest first. Of a damaged file the clue is that it is damaged; all
+    others are read nevertheless.
+    """
     for folder in evidence.adapters:
         yield _of_adapter(folder)
     for folder in evidence.journals:
@@ -41,7 +43,9 @@ def of_files(evidence: Files, progress: Callback | None = None) -> Iterator[Clue
 
 
 def of_engines(case: Case) -> Iterator[Clue]:
-    """What became of a server's steps, what no profile covers of launch files, and settings in which sides differ."""
+    """Clues about the engines: what became of a server's steps, options of launch files that no profile covers, and
+    settings in which the sides differ.
+    """
     yield from (Clue(says=note) for note in case.notes)
     for party in PARTIES:
         for warning in case.engines[party].warnings:
@@ -63,7 +67,7 @@ def _of_settings(case: Case) -> Iterator[Clue]:
     for sentence in other_functions(model.graph, model.dtype, variants, profiles, HERE):
         setting, _, change = sentence.partition(": ")
         yield Clue(
-            says=f"by their configurations the two sides compute other functions: {setting}",
+            says=f"their configurations make the two sides compute different functions: {setting}",
             cause=setting.partition(" is ")[0] if is_large else "",
             change=change,
             command="moeparity init CHECKPOINT --server FILE --trainer FILE",
@@ -71,7 +75,9 @@ def _of_settings(case: Case) -> Iterator[Clue]:
 
 
 def _latest(fingerprints: Sequence[Path]) -> list[Path]:
-    """The fingerprints; of the moments at which one guard took them the last, since an update changes weights."""
+    """The fingerprints; if one guard took them at several moments, only those of the last, since an update changes
+    weights.
+    """
     last: dict[Path, Path] = {}
     for path in fingerprints:
         number = _MOMENT.fullmatch(path.name)
@@ -83,7 +89,7 @@ def _latest(fingerprints: Sequence[Path]) -> list[Path]:
 
 
 def _of_adapter(folder: Path) -> Clue:
-    """A LoRA adapter, which is told of, since nothing here computes one."""
+    """The clue that a LoRA adapter is there; the doctor does not simulate it."""
     try:
         config = json.loads(paths.contents(folder / _ADAPTER, "config.json"))
     except (OSError, ValueError, RecursionError):
@@ -108,7 +114,7 @@ def _of_journals(folder: Path) -> Clue:
         return Clue(
             says=f"{name}: the job's ranks fell out of step: {report.difference.rstrip('.')}",
             cause="ranks out of step",
-            change="mend what parts the ranks first: what they compute behind that point is of no use",
+            change="first mend what drives the ranks apart: what they compute after that point is of no use",
             command=f"moeparity ranks {name}",
         )
     missing = f"; {counted(len(report.missing), 'rank')} left no journal" if report.missing else ""
@@ -116,10 +122,10 @@ def _of_journals(folder: Path) -> Clue:
 
 
 def _of_fingerprint(path: Path, checkpoint: Path | None, previous: Path | None, progress: Callback | None) -> Clue:
-    """Which tensors that a program held are not the checkpoint's, and whether they are those before the update."""
+    """Which tensors of a program are not the checkpoint's, and whether they are as they were before the update."""
     name = display_path(path)
     if checkpoint is None:
-        return Clue(says=f"{name}: a fingerprint of weights; --checkpoint names the weights to which it is held")
+        return Clue(says=f"{name}: a fingerprint of weights; give the weights to compare it with as --checkpoint")
     try:
         fingerprint = open_weights(path)
         cast = fingerprint.by_rank[0].cast or None
@@ -151,6 +157,6 @@ def _of_fingerprint(path: Path, checkpoint: Path | None, previous: Path | None, 
 
 
 def _apart(report: WeightsReport) -> dict[str, str]:
-    """By tensor, what is wrong with it; nothing of those that could not be compared."""
+    """By tensor, what is wrong with it; tensors that could not be compared are left out."""
     wrong = (finding for finding in report.findings if finding.sort not in UNDECIDED)
     return {finding.tensor: finding.says for finding in wrong}

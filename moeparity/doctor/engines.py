@@ -16,6 +16,7 @@ from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import Profile, load_profile
 from moeparity.plan.graph import Graph
 from moeparity.plan.rule import Rule
+from moeparity.plan.schedule.settings import settings
 from moeparity.plan.schedule.steps import FORWARD, MicroBatches, Phase, Schedule
 from moeparity.plan.schedule.token_grid import TokenGrid
 from moeparity.plan.sides import bound_side, cases_of, phases_of, walked
@@ -32,8 +33,8 @@ _ROLES: Final[dict[Party, tuple[str, ...]]] = {"sampler": ("server", "rollout"),
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """How a party computes. name: by which reports know it. by: from where that is known. warnings: what its launch
-    file says of numerics and no profile covers. file: that which starts it.
+    """How a party computes. name: the one in reports. by: the source of this knowledge. warnings: options of its launch
+    file that decide numerics and that no profile covers. file: the one that starts the engine.
     """
 
     name: str
@@ -45,18 +46,16 @@ class Engine:
 
     @property
     def alone(self) -> Engine:
-        """The same in fp32 on one rank: its settings and none of its rounding."""
+        """The engine in fp32 on one rank: its settings and none of its rounding."""
         changed = {"dtype": "fp32", "placement": Placement(), "micro_batch": MICRO_BATCH}
         return replace(self, variant=self.variant.model_copy(update=changed))
 
     def on_steps(
-        self, file: Path, graph: Graph, grid: TokenGrid, dtype: str, rules: tuple[Rule, ...]
+        self, steps: Scheduling, graph: Graph, grid: TokenGrid, dtype: str, rules: tuple[Rule, ...]
     ) -> tuple[BoundGraph, Schedule | MicroBatches]:
-        """As the engine ran the steps of a file. Raises SpecError if they are not those of these tokens."""
-        steps = Scheduling(file=str(file.absolute()))
+        """As the engine runs these steps. Raises SpecError if they are those of a file and not of these tokens."""
         variant = self.variant.model_copy(update={"schedule": steps, "micro_batch": None})
-        side = bound_side(graph, variant, self.profile, dtype, HERE, over=rules)
-        phases = phases_of((side.schedule,), grid, HERE)
+        phases = phases_of((settings(steps, None, None, HERE, variant.placement.groups),), grid, HERE)
         cases = cases_of(graph, dtype, phases, (variant,), (self.profile,), HERE, (rules,))
         side = bound_side(graph, variant, self.profile, dtype, HERE, over=rules, phases=cases)
         return side.plan, walked(side.schedule, grid, HERE)
@@ -65,8 +64,8 @@ class Engine:
 def bound_alike(
     of: Mapping[str, Engine], graph: Graph, dtype: str, rules: tuple[Rule, ...], phases: tuple[Phase, ...] = (FORWARD,)
 ) -> dict[str, BoundGraph]:
-    """The plans of engines for some phases, which are cut alike in all, so that they can be mixed. Raises SpecError,
-    GraphError.
+    """The plans of engines for some phases. The cases of the phases are the same in all plans, so that the plans can be
+    mixed. Raises SpecError, GraphError.
     """
     variants, profiles = [each.variant for each in of.values()], [each.profile for each in of.values()]
     cases = cases_of(graph, dtype, phases, variants, profiles, HERE, (rules,) * len(of))
@@ -89,10 +88,11 @@ def engines(
     dtype: str,
     bind: Callable[[dict[Party, Engine]], Bound],
 ) -> tuple[Bound, list[Stranger]]:
-    """What `bind` makes of the engine of each party: the named profile; else by launch files, what an engine resolved
-    before what starts it; else the default. dtype: the checkpoint's. Launch files that are of no use come with the
-    reason, so do those whose engine does not fit the model: `bind` is called again without these. Raises SpecError for
-    a profile that there is not, and what `bind` raises of others.
+    """The result of `bind` for the engines of both parties, and the launch files that are of no use, each with the
+    reason. The engine of a party is that of the named profile; else that of a launch file, where arguments that an
+    engine resolved come before the file that starts it; else the default. If the engine of a launch file does not fit
+    the model, `bind` is called again without this file. dtype: the checkpoint's. Raises SpecError for a profile that
+    does not exist, and what `bind` raises for other engines.
     """
     refused: dict[tuple[Path, Party], str] = {}
     while True:
@@ -107,7 +107,7 @@ def engines(
 
 
 def _unfit(of_party: Mapping[Party, Engine], graph: Graph, dtype: str) -> dict[tuple[Path, Party], str]:
-    """Of the engines that files start, those that can't be bound by themselves, with the reason."""
+    """The engines of launch files that can't be bound by themselves, with the reason."""
     reasons: dict[tuple[Path, Party], str] = {}
     for party, engine in of_party.items():
         if engine.file is not None:
@@ -120,7 +120,7 @@ def _unfit(of_party: Mapping[Party, Engine], graph: Graph, dtype: str) -> dict[t
 
 
 def _reason(error: MoeparityError) -> str:
-    """An error begins with a place in a profile that was put together for this."""
+    """The message of an error, without its beginning, which names a place in a profile that was put together here."""
     return str(error).partition(": ")[2] or str(error)
 
 
@@ -158,7 +158,7 @@ def _chosen(
 
 
 def _distinct(of_party: dict[Party, Engine]) -> dict[Party, Engine]:
-    """The same with two names for what is not the same."""
+    """The engines; two that differ get different names."""
     sampler, trainer = of_party["sampler"], of_party["trainer"]
     if sampler.name != trainer.name or sampler.variant == trainer.variant:
         return of_party
@@ -174,7 +174,7 @@ def _launched(launches: Sequence[Path], checkpoint: Path) -> tuple[list[tuple[La
         except MoeparityError as error:
             aside.append(Stranger(path, str(error)))
             continue
-        usable = [Launched(launch=launch, side=side) for side in launch.sides if side.profile]
+        usable = [Launched(launch=launch, side=side, checkpoint=checkpoint) for side in launch.sides if side.profile]
         sides += [(launched, path) for launched in usable]
         if not usable:
             aside.append(Stranger(path, f"{display_path(path)}: {launch.engine}, which no shipped profile speaks of"))

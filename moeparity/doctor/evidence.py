@@ -7,23 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from moeparity import paths
 from moeparity.doctor.kinds import Kind, kind_of_file, kind_of_folder
-from moeparity.doctor.report import Party
 from moeparity.errors import CheckpointError, LogError, MoeparityError, Where, display_path, listed
-from moeparity.inputs.tokens.tokenset import TokenSet
 from moeparity.logs.opening import Log, open_sampled
 from moeparity.logs.opening import open as open_both
-from moeparity.logs.record import Sampling
 from moeparity.logs.record import Sequence as Logged
-from moeparity.logs.tokens import refuse_without_prompt, routes_shape, tokens_of
+from moeparity.logs.tokens import refuse_without_prompt, routes_shape
 from moeparity.plan.config import Config
 
 _PREVIOUS = "previous"
 _DEEPEST = 4
-"""Folders in folders: so far down lie the fingerprints that a guard wrote beside a job's journals."""
+"""How deep folders are searched: the fingerprints that a guard wrote beside a job's journals lie so far down."""
 _MOST = 2000
 
 
@@ -37,7 +33,7 @@ class Stranger:
 
 @dataclass(frozen=True, kw_only=True)
 class Files:
-    """Files and folders, by what they were taken for.
+    """The given files and folders, by what each was taken for.
 
     checkpoint: the folder of the weights that both sides were to have. previous: that of the weights before an update.
     launches: files that start an engine, or in which one wrote what it resolved. schedules: a server's steps. journals:
@@ -68,10 +64,16 @@ class Evidence(Files):
     sequences: int
     trainer_logs: tuple[Path, ...] = ()
 
+    @property
+    def tokenizer(self) -> Path | None:
+        """The checkpoint's tokenizer.json, which aligns ids where the sides' differ; None if it has none."""
+        file = self.checkpoint / "tokenizer.json"
+        return file if paths.present(file) else None
+
     def opened(self) -> Log:
         """The logs, streamed. Raises LogError."""
         if self.trainer_logs:
-            return open_both(self.logs, trainer=self.trainer_logs, partial=True)
+            return open_both(self.logs, trainer=self.trainer_logs, partial=True, tokenizer=self.tokenizer)
         return open_sampled(self.logs)
 
 
@@ -81,48 +83,6 @@ class NoLogError(MoeparityError):
     def __init__(self, message: str, files: Files) -> None:
         super().__init__(message)
         self.files = files
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """The tokens of a log with what both engines recorded of them. sampling: as the log states it; None if it does not,
-    or in several ways.
-    """
-
-    tokens: TokenSet
-    left_out: int
-    sampling: Sampling | None
-
-    @property
-    def recorded(self) -> dict[Party, Tensor]:
-        """By party that recorded anything, log P of the scored tokens, one sequence after the other: fp64 [N] in nats,
-        NaN where it recorded none.
-        """
-        scored = self.tokens.loss_mask
-        columns: dict[Party, Tensor | None] = {"sampler": self.tokens.logprobs, "trainer": self.tokens.trainer_logprobs}
-        of_party = {party: values[scored] for party, values in columns.items() if values is not None}
-        return {party: values for party, values in of_party.items() if bool(values.isfinite().any())}
-
-    @property
-    def mask(self) -> Tensor:
-        """bool [N]: the scored tokens at which every party that recorded anything did so."""
-        mask = torch.ones(int(self.tokens.loss_mask.sum()), dtype=torch.bool)
-        for values in self.recorded.values():
-            mask &= values.isfinite()
-        return mask
-
-    @property
-    def sequence(self) -> Tensor:
-        """int64: the sequence of each token of `mask`."""
-        return self.tokens.loss_mask.nonzero()[:, 0][self.mask]
-
-
-@dataclass(frozen=True, slots=True)
-class Gathered:
-    """What is known before anything is computed."""
-
-    evidence: Evidence
-    of_log: Batch
 
 
 def find(
@@ -182,7 +142,7 @@ def _looked_at(places: Sequence[Path]) -> Iterator[tuple[Path, Kind | MoeparityE
             looked_at += 1
             if looked_at > _MOST:
                 raise MoeparityError(
-                    f"{Where(place)}: more than {_MOST:,} files: nobody's evidence of one run. Name the files, or a "
+                    f"{Where(place)}: more than {_MOST:,} files: too many for one run. Name the files, or a "
                     "folder with fewer."
                 )
             yield path, kind
@@ -230,9 +190,9 @@ class _Read:
 
 
 def _sound(logs: Sequence[Path], checkpoint: Path) -> tuple[list[_Read], list[Stranger]]:
-    """The logs that can be read to their ends, hold tokens of the checkpoint's vocabulary and are of one run, by the
-    ids of their sequences and the shape of their routes; of two of the same sequences that of both sides. Raises
-    LogError if there is none, CheckpointError without a vocabulary.
+    """The logs that can be used: they can be read to their ends, hold tokens of the checkpoint's vocabulary, and are of
+    one run, as the ids of their sequences and the shape of their routes say. If two logs have the same sequences, the
+    one with both sides is used. Raises LogError if there is none, CheckpointError without a vocabulary.
     """
     vocabulary = int(Config(checkpoint / "config.json")["vocab_size"])
     whole: list[_Read] = []
@@ -313,7 +273,7 @@ def _checkpoints(
 
 
 def _only(others: Sequence[Path]) -> Path:
-    """The one that both sides were to have. Raises CheckpointError if there is none, or more than one."""
+    """The checkpoint that both sides were to have. Raises CheckpointError if there is none, or more than one."""
     if len(others) == 1:
         return others[0]
     if not others:
@@ -325,18 +285,3 @@ def _only(others: Sequence[Path]) -> Path:
         f"doctor: {len(others)} checkpoints: {listed(display_path(folder) for folder in others)}. Name the one that "
         "both sides were to have with --checkpoint, and the one before the update with --previous."
     )
-
-
-def gathered(evidence: Evidence, most: int) -> Gathered:
-    """The evidence with the first `most` sequences of the logs. Raises LogError."""
-    of_log = batch(evidence, most)
-    if not bool(of_log.mask.any()):
-        raise LogError(f"{Where(evidence.logs[0])}: no token has a log-probability of every side that recorded any.")
-    return Gathered(evidence, of_log)
-
-
-def batch(evidence: Evidence, most: int) -> Batch:
-    """The first `most` sequences of the logs. Raises LogError."""
-    logged = tokens_of(evidence.opened(), most=most)
-    stated = [sampling for sampling, _ in logged.sampling]
-    return Batch(tokens=logged.tokens, left_out=logged.left_out, sampling=stated[0] if len(stated) == 1 else None)

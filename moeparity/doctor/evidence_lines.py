@@ -1,4 +1,4 @@
-"""What there is and what it was taken for, in three lines, and what is left aside."""
+"""The evidence and what it was taken for, in three lines, and what is left aside."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
+from moeparity.doctor.batch import Gathered
 from moeparity.doctor.engines import Engine
-from moeparity.doctor.evidence import Files, Gathered
+from moeparity.doctor.evidence import Files
 from moeparity.doctor.report import PARTIES, Party
 from moeparity.errors import counted, display_path
 from moeparity.output.words import enumerated, few
@@ -46,11 +47,11 @@ def lines_without_log(files: Files) -> Iterator[str]:
 
 
 def aside_lines(evidence: Files) -> Iterator[str]:
-    """What is not used, each with its reason; of many the first."""
+    """The files that are not used, each with its reason; if there are many, the first of them."""
     for stranger in evidence.strangers[:_ASIDE]:
-        # What else the reader of such a file expected is of use to who meant to give one.
+        # The rest of the message says what the reader expected, which helps only users who meant to give such a file.
         yield f"not used: {stranger.reason.splitlines()[0].partition('. ')[0].removesuffix('.')}"
     more = len(evidence.strangers) - _ASIDE
     if more > 0:
         names = few([display_path(each.path) for each in evidence.strangers[_ASIDE:]], _ASIDE)
-        yield f"not used, for reasons of their own: {names}"
+        yield f"not used either, for other reasons: {names}"

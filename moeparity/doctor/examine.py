@@ -10,38 +10,47 @@ from moeparity.doctor.case import Case, Request, Tried, gather, opened
 from moeparity.doctor.clues import of_engines, of_files
 from moeparity.doctor.engines import DEFAULTS
 from moeparity.doctor.evidence import NoLogError
-from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis, coarse, parts
-from moeparity.doctor.judge import Difference
+from moeparity.doctor.experts import Suspect, exchanges, mistakes, scaled, suspects
+from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis, coarse, nodes_of, parts, stale_parts
+from moeparity.doctor.judge import Difference, legal_sizes
+from moeparity.doctor.misplaced import misplaced
 from moeparity.doctor.misread import in_one_phase, misread, replays
 from moeparity.doctor.numbers import Family, families
-from moeparity.doctor.report import Clue, Examination
+from moeparity.doctor.report import BEYOND, Clue, Examination
 from moeparity.doctor.routes import of_routes
 from moeparity.doctor.screening import Screening
-from moeparity.doctor.solve import with_numbers
+from moeparity.doctor.solve import solved_for, with_numbers
 from moeparity.doctor.standing import standing
 from moeparity.doctor.traces import of_traces, with_traces
 from moeparity.logs.log_files import Opening, measure_files
 from moeparity.logs.request import Request as LogRequest
+from moeparity.logs.retokenised import NAME as RETOKENISED
+from moeparity.plan.graph import Graph
 from moeparity.progress import Callback
 
 _ROUNDS = 3
-"""Layers and kinds of nodes, then nodes, then experts."""
+"""The rounds: layers and kinds of nodes, then nodes, then experts."""
 _REFINED = 3
-"""So many hypotheses of a round are taken apart: those that explain most if they may be scaled, since a part of a layer
-makes a part of what the whole layer makes.
+"""Parts are tried of this many hypotheses of a round: those that explain most if they may be scaled, since a part of a
+layer makes a part of what the whole layer makes. Their simulations point in different directions. Parts are also tried
+of this many further hypotheses that point in one of these directions and have no number.
 """
 _CLEAR = 0.99
-"""What surely explains more of the difference than this leaves nothing to look for."""
+"""If legal differences of the engines surely explain more than this fraction, there is nothing to look for."""
 
-_SYMPTOM = "unrelated"
-"""What a log names, and simulations tell the cause of: other ids give it, and weights or code do that are far off."""
+_SYMPTOMS = ("unrelated", "E[rho]")
+"""Findings of a log whose cause simulations tell: other ids give them, and so do weights or code that are far off."""
+_TEMPERATURE = ("temperature", "raw log-probs (temperature)")
+"""Findings of a log that code may cause as well: a final norm that is left out scales logits."""
+_OF_HEAD, _NEAR = "temperature-in-the-head", 0.7
+"""The family of a temperature, and where its search starts."""
 
 
 def examine(request: Request, progress: Callback | None = None) -> Examination:
     """The cause of the difference between what a sampler and a trainer recorded of the same tokens.
 
-    If one of them recorded nothing, it is taken as its profile computes it. Without a log other files are asked what
-    they tell by themselves. Raises MoeparityError for evidence that can't be used.
+    If one of them recorded nothing, its profile is simulated instead. Without a log, the answer is what other files
+    tell by themselves. Raises MoeparityError for evidence that can't be used.
     """
     try:
         material = gather(request)
@@ -73,28 +82,56 @@ def examine(request: Request, progress: Callback | None = None) -> Examination:
 
 
 def _is_clear(case: Case) -> bool:
-    """Whether there is no difference, or what the engines legally differ in leaves nothing of it."""
+    """Whether there is no difference, or the legal differences of the engines explain all of it."""
     return not bool(case.difference.d.any()) or case.difference.share(case.legal_difference).low > _CLEAR
 
 
 def _further(screening: Screening, tried: Sequence[Tried]) -> list[Tried]:
-    """Faults with an open number and what a side may have made of the tokens; then what may be wrong beside the best of
-    all.
+    """Try weights in another place, single experts, faults with an open number, and ways in which a side may have
+    misread the tokens; then what may be wrong beside the best hypothesis.
     """
     case = screening.case
     graph, previous = case.bench.model.graph, case.evidence.previous
-    whole = [*_families(case)]
+    of_experts = _suspects(case)
+    whole = [*_families(case), *scaled(of_experts)]
     with_open_number = {of.name: of for family in whole for of in (family, *family.parts(graph))}
     members = [member for family in whole for member in family.members()]
     replaying = () if case.bench.flips is None else replays(case.bench.prompts, case.bench.flips.recorded.shape[2])
     read = [*misread(graph, previous, case.bench.prompts), *replaying]
-    new = _refined(screening, [*members, *read], with_open_number)
+    of_weights = [*misplaced(graph), *mistakes(graph, of_experts, previous)]
+    if previous is not None:
+        names = {each.hypothesis.name for each in tried}
+        of_weights += [each for each in stale_parts(graph, previous) if each.name not in names]
+    new = _refined(screening, [*members, *of_weights, *read], with_open_number)
     new += with_numbers(case, [*tried, *new], with_open_number)
+    new += _in_layer_of_best(screening, [*tried, *new], with_open_number)
     return [*new, *_beside_best(screening, [*tried, *new], with_open_number)]
 
 
+def _in_layer_of_best(screening: Screening, tried: Sequence[Tried], of_name: Mapping[str, Family]) -> list[Tried]:
+    """Try everything else that may be wrong in the layer of the best hypothesis, if that surely explains anything. A
+    mistake in one layer may not look like the same mistake in all layers, so it may have been passed over; and
+    hypotheses that make the same difference have to be reported.
+    """
+    case = screening.case
+    graph, previous = case.bench.model.graph, case.evidence.previous
+    first, names = standing(case, tried).first, {each.hypothesis.name for each in tried}
+    layers = _layers_of(first.hypothesis, graph)
+    if len(layers) != 1 or None in layers or not case.difference.explains(first.simulated, 0.0):
+        return []
+    whole = [part for each in coarse(graph, previous) for part in parts(each, graph, previous)]
+    every = [*whole, *(member for family in of_name.values() for member in family.members())]
+    inside = {each.name: each for each in every if layers == _layers_of(each, graph) and each.name not in names}
+    new = screening.run(list(inside.values()))
+    return [*new, *with_numbers(case, [*tried, *new], of_name)]
+
+
+def _layers_of(of: Hypothesis, graph: Graph) -> set[int | None]:
+    return {node.layer for node in nodes_of(graph, [plant.node for plant in of.plants])}
+
+
 def _refined(screening: Screening, hypotheses: list[Hypothesis], of_name: Mapping[str, Family]) -> list[Tried]:
-    """The hypotheses, and the parts of those that lead, and the parts of these. of_name: families with a number."""
+    """Try the hypotheses, then parts of those that lead, then parts of these. of_name: families with a number."""
     tried: list[Tried] = []
     case = screening.case
     for _ in range(_ROUNDS):
@@ -107,7 +144,9 @@ def _refined(screening: Screening, hypotheses: list[Hypothesis], of_name: Mappin
 
 
 def _beside_best(screening: Screening, tried: Sequence[Tried], of_name: Mapping[str, Family]) -> list[Tried]:
-    """Hypotheses that explain most of what the best one leaves, and parts of these: what may be wrong beside it."""
+    """Try what may be wrong beside the best hypothesis: hypotheses that explain most of what it leaves, and parts of
+    these.
+    """
     case = screening.case
     first = standing(case, tried).first
     ruled_out = screening.run_beside(first)
@@ -124,6 +163,13 @@ def _beside_best(screening: Screening, tried: Sequence[Tried], of_name: Mapping[
     return [*ruled_out, *new]
 
 
+def _suspects(case: Case) -> list[Suspect]:
+    """The experts that the difference points at."""
+    sequence, position = (axis[case.mask] for axis in case.bench.tokens.loss_mask.cpu().nonzero(as_tuple=True))
+    d = case.difference.counted(case.difference.d - case.legal_difference)
+    return suspects(case.bench.model.graph, case.bench.chosen, d, (sequence, position))
+
+
 def _families(case: Case) -> Iterator[Family]:
     tokens = case.of_log.tokens
     return families(case.bench.model.graph, tokens.input_ids.shape[1], padded=tokens.pads > 0)
@@ -136,23 +182,45 @@ def _parts_of_best(
     have this number, and may be solved for others.
     """
     graph, previous = case.bench.model.graph, case.evidence.previous
-    best = [tried[index].hypothesis for index in difference.leading([each.simulated for each in tried])[:_REFINED]]
+    ways = difference.directions([each.simulated for each in tried], _REFINED)
+    best = [tried[way[0]].hypothesis for way in ways]
+    # Hypotheses with a number are solved for later; each one without a number has parts of its own.
+    alike = [tried[index].hypothesis for way in ways for index in way[1:]]
+    best += [each for each in alike if each.number is None][:_REFINED]
     all_parts: dict[str, Hypothesis] = {}
     for each in best:
         if each.number is not None and each.family in of_name:
             new = [part.at(each.number.value) for part in of_name[each.family].parts(graph)]
         else:
             new = [*parts(each, graph, previous), *in_one_phase(each, case.bench.prompts)]
+            if len(each.plants) == 1:
+                new += exchanges(each, nodes_of(graph, [each.plants[0].node])[0])
         all_parts |= {part.name: part for part in new}
     return list(all_parts.values())
 
 
 def _told_by_log(case: Case) -> tuple[tuple[str, ...], tuple[Clue, ...]]:
-    """The mistakes in meaning that the log alone names, and what it only shows; nothing if it has one side only."""
+    """The mistakes in meaning that the log by itself names, and clues about the symptoms that it only shows; nothing if
+    the log has one side only.
+    """
     if case.recorded.keys() != {"sampler", "trainer"}:
         return (), ()
-    opening = Opening(trainer=case.evidence.trainer_logs, partial=bool(case.evidence.trainer_logs))
+    trainer_logs, tokenizer = case.evidence.trainer_logs, case.evidence.tokenizer
+    opening = Opening(trainer=trainer_logs, partial=bool(trainer_logs), tokenizer=tokenizer)
     diagnosis = measure_files(case.evidence.logs, LogRequest(), opening).diagnosis
     names = () if diagnosis is None else diagnosis.names("named", "semantics")
-    clues = (Clue(says=diagnosis.find(_SYMPTOM).reason),) if diagnosis is not None and _SYMPTOM in names else ()
-    return tuple(name for name in names if name != _SYMPTOM), clues
+    symptoms = [name for name in names if name in _SYMPTOMS or (name in _TEMPERATURE and not _is_temperature(case))]
+    shown = [*symptoms, *(name for name in names if name == RETOKENISED)]
+    clues = tuple(Clue(says=diagnosis.find(name).reason) for name in shown if diagnosis is not None)
+    return tuple(name for name in names if name not in symptoms), clues
+
+
+def _is_temperature(case: Case) -> bool:
+    """Whether a temperature at one side leaves no more of the difference than noise."""
+    family = next((family for family in _families(case) if family.name == _OF_HEAD), None)
+    if family is None:
+        return True
+    runs = (solved_for(case, family, party, _NEAR) for party in case.recorded)
+    remainders = [case.difference.d - run.simulated for run in runs if run is not None]
+    most = BEYOND * legal_sizes(case.legal)[0]
+    return any(case.difference.mean(remainder.abs()).low < most for remainder in remainders)

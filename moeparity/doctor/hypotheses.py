@@ -1,4 +1,4 @@
-"""What may be wrong with one side, as faults planted at nodes: coarse hypotheses first, then parts of the best."""
+"""Hypotheses on what is wrong with one side, as faults planted at nodes: coarse ones first, then parts of the best."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from moeparity.plan.bound import BoundGraph
 from moeparity.plan.changed import with_planted_in
 from moeparity.plan.faults.apply import experts_of
 from moeparity.plan.faults.fault import Fault, Planted, planted, spelled
-from moeparity.plan.faults.plant import candidates
+from moeparity.plan.faults.plant import candidates, is_possible
 from moeparity.plan.faults.reader import shipped_faults
 from moeparity.plan.graph import Graph, Node
 from moeparity.plan.schedule.cases import Case, parse
@@ -30,8 +30,14 @@ _KINDS = {
     "routers": re.compile(r"\.(gate|router)$"),
     "norms": re.compile(r"norm$"),
 }
-"""What a program may leave stale in all layers, by names of nodes; the norm before a block is no part of the block."""
+"""Kinds of nodes whose weights a program may leave stale in all layers, by name; the norm before a block is no part of
+it.
+"""
 _ALONE = 1
+OF_WEIGHTS = "compare what this side loaded with the checkpoint: `moeparity weights` names each tensor that differs"
+"""The advice for weights in another place."""
+_BY_ROLE = ("weights-zeroed", "weights-transposed")
+"""Faults that are planted at the nodes of one role at a time: a model whose weights are all zero says nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +52,8 @@ class Plant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number:
-    """The open number of a hypothesis: its family, which is what the hypothesis is whatever the number, the number's
-    name there, and its value.
+    """The open number of a hypothesis. family: the hypothesis without its number. name: that of the number in the
+    fault.
     """
 
     family: str
@@ -57,11 +63,11 @@ class Number:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hypothesis:
-    """Something that may be wrong with a side; no plants: nothing is.
+    """Something that may be wrong with a side; without plants, nothing is wrong with its model.
 
-    name: by which reports know it. says: a clause. change: what to do about it. number: that which a search may change.
-    plainness: of several that come to the same, that with the least is named first. reading: what the side makes of
-    the tokens; None for what the log says.
+    name: the one in reports; a part is called by its `kind` and place. says: a clause. change: what to do about it.
+    number: the one that a search may change. plainness: of several hypotheses that make the same difference, the one
+    with the least is named first. reading: how the side misread the tokens; None if it read what the log says.
     """
 
     name: str
@@ -71,14 +77,15 @@ class Hypothesis:
     number: Number | None = None
     plainness: int = 0
     reading: Reading | None = None
+    kind: str = ""
 
     @property
     def family(self) -> str:
-        """What it is, whatever its number."""
+        """The name without the number."""
         return self.name if self.number is None else self.number.family
 
     def applied(self, plan: BoundGraph) -> BoundGraph:
-        """The plan with it. Raises SpecError where an op refuses what comes of it."""
+        """The plan with this wrong. Raises SpecError if an op refuses the result."""
         faults: dict[str, tuple[Planted, ...]] = {}
         settings: dict[Case, dict[Place, Setting]] = {phase: {} for phase in plan.phases}
         for phase in plan.phases:
@@ -91,12 +98,13 @@ class Hypothesis:
         return with_planted_in(plan, faults, settings)
 
 
-AS_CONFIGURED = Hypothesis(name="as configured", says="nothing is wrong beside what the profiles say")
+AS_CONFIGURED = Hypothesis(name="as configured", says="nothing is wrong beyond what the profiles say")
 
 
 def coarse(graph: Graph, previous: Path | None) -> Iterator[Hypothesis]:
-    """As configured; where there is a checkpoint before the update, each layer, kind of node and end of the model with
-    its weights, and all of them; each fault that leaves nothing open, wherever it is possible.
+    """The coarse hypotheses: as configured; each fault that leaves nothing open, wherever it is possible. With a
+    checkpoint before the update also stale weights: of each layer, of each kind of node, of each end of the model, and
+    of the whole model.
     """
     yield AS_CONFIGURED
     if previous is not None:
@@ -115,8 +123,8 @@ def parts(of: Hypothesis, graph: Graph, previous: Path | None) -> Iterator[Hypot
     if len(nodes) > _ALONE:
         for says, group in groups(nodes):
             yield _at(of, says, group) if stale_as is None else _of_nodes(f"weights of {says}", group, stale_as)
-    elif stale_as is not None and _sits(graph, nodes[0], STALE_EXPERT):
-        yield from (_expert(nodes[0], expert, stale_as) for expert in range(experts_of(nodes[0])))
+    elif stale_as is not None and can_have(graph, nodes[0], STALE_EXPERT):
+        yield from (stale_expert(nodes[0], expert, stale_as) for expert in range(experts_of(nodes[0])))
 
 
 def _at(of: Hypothesis, says: str, nodes: Sequence[Node]) -> Hypothesis:
@@ -124,7 +132,7 @@ def _at(of: Hypothesis, says: str, nodes: Sequence[Node]) -> Hypothesis:
     names = {node.name for node in nodes}
     return replace(
         of,
-        name=f"{of.name} of {says}",
+        name=f"{of.kind or of.name} of {says}",
         says=f"{of.says}, at {says}",
         plants=tuple(plant for plant in of.plants if plant.node in names),
         plainness=of.plainness + 1,
@@ -138,7 +146,7 @@ def nodes_of(graph: Graph, names: Iterable[str]) -> list[Node]:
 
 
 def groups(nodes: Sequence[Node]) -> Iterator[tuple[str, list[Node]]]:
-    """Parts of several nodes that one part of a program computes, with what to call them."""
+    """Groups of these nodes that one part of a program computes, each with its name."""
     for says, group in _groups(nodes):
         if len(group) < len(nodes):
             yield says, group
@@ -181,9 +189,17 @@ def _stale(graph: Graph, previous: Path) -> Iterator[Hypothesis]:
     yield _of_nodes("all weights", nodes, previous)
 
 
+def stale_parts(graph: Graph, previous: Path) -> Iterator[Hypothesis]:
+    """Hypotheses of stale weights of each layer, kind, role and node: the difference of one node need not look like
+    that of its layer.
+    """
+    for says, group in groups(weighted(graph)):
+        yield _of_nodes(f"weights of {says}", group, previous)
+
+
 def weighted(graph: Graph) -> list[Node]:
     """The nodes whose weights may be those of another checkpoint."""
-    return [node for node in graph.nodes if node.weights and _sits(graph, node, STALE)]
+    return [node for node in graph.nodes if node.weights and can_have(graph, node, STALE)]
 
 
 def _of_nodes(noun: str, nodes: Iterable[Node], previous: Path) -> Hypothesis:
@@ -192,12 +208,13 @@ def _of_nodes(noun: str, nodes: Iterable[Node], previous: Path) -> Hypothesis:
     return Hypothesis(
         name=f"stale {noun}",
         says=f"has {noun} as they were in {previous.name}",
-        change="send these weights again, and hold both sides to them: `moeparity weights` names each that differs",
+        change="send these weights again, and compare them on both sides: `moeparity weights` names each that differs",
         plants=tuple(Plant(node=node.name, fault=fault, values=values) for node in nodes),
     )
 
 
-def _expert(node: Node, expert: int, previous: Path) -> Hypothesis:
+def stale_expert(node: Node, expert: int, previous: Path) -> Hypothesis:
+    """One expert as it was in another checkpoint."""
     plant = Plant(
         node=node.name,
         fault=shipped_faults()[STALE_EXPERT],
@@ -211,31 +228,37 @@ def _expert(node: Node, expert: int, previous: Path) -> Hypothesis:
     )
 
 
-def _sits(graph: Graph, node: Node, fault: str) -> bool:
-    return any(candidate.name == fault for candidate in candidates(graph, node))
+def can_have(graph: Graph, node: Node, fault: str) -> bool:
+    """Whether a fault is possible at a node, and changes something there."""
+    return is_possible(shipped_faults()[fault], graph, node)
 
 
 def _mistakes(graph: Graph) -> Iterator[Hypothesis]:
-    """Each fault that leaves nothing open, at all nodes where it changes something."""
-    nodes_by_fault: dict[str, list[Node]] = {}
+    """One hypothesis for each fault that has no open value: it is planted at all nodes where it changes something. Of
+    zeroed and transposed weights there is one for each role of nodes, such as all q_proj.
+    """
+    nodes_by_fault: dict[tuple[str, str], list[Node]] = {}
     for node in graph.nodes:
         for fault in candidates(graph, node):
             if all(free.default is not None for free in fault.free.values()):
-                nodes_by_fault.setdefault(fault.name, []).append(node)
-    for name, nodes in nodes_by_fault.items():
+                of = role(node.name) if fault.name in _BY_ROLE else ""
+                nodes_by_fault.setdefault((fault.name, of), []).append(node)
+    for (name, of), nodes in nodes_by_fault.items():
         fault = shipped_faults()[name]
         plants = tuple(Plant(node=node.name, fault=fault) for node in nodes)
         defaults = {value: free.default for value, free in fault.free.items()}
+        says = f"computes as if {fault.spec.says.format_map(defaults)}"
         yield Hypothesis(
-            name=name,
-            says=f"computes as if {fault.spec.says.format_map(defaults)}",
+            name=f"{name} of {of}" if of else name,
+            says=f"{says}, at {of}" if of else says,
             change=f"look for {name} (docs/faults.md) in this side's model code and configuration",
             plants=plants,
+            kind=name,
         )
 
 
 def runnable(hypotheses: Iterable[Hypothesis], plan: BoundGraph) -> dict[str, BoundGraph]:
-    """The plans of those that can be run, by name; an op refuses some combinations of choices."""
+    """By name, the plans of the hypotheses that can be run; an op refuses some combinations of choices."""
     plans: dict[str, BoundGraph] = {}
     for hypothesis in hypotheses:
         try:

@@ -1,5 +1,5 @@
-"""Hypotheses about tokens: left off, given twice, seen by other sequences, counted otherwise, kept from older weights,
-recorded beside the wrong token or of a truncated distribution.
+"""Hypotheses on how a side misread the tokens: left off, given twice, seen by other sequences, at other positions, with
+keys of older weights, recorded beside the wrong token, or recorded of a truncated distribution.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from moeparity.doctor.hypotheses import STALE, STALE_EXPERT, Hypothesis, Number, Plant, weighted
 from moeparity.doctor.readings import Cut, Packs, Prompts, Replay, Rows, Shift, Split
@@ -15,10 +16,12 @@ from moeparity.plan.faults.reader import shipped_faults
 from moeparity.plan.graph import Graph
 from moeparity.plan.schedule.steps import Phase
 
+IN_ONE_PHASE: Final[dict[Phase, str]] = {"prefill": " in prompts alone", "chunk": " in decoding alone"}
+"""The endings of names of mistakes in one kind of steps."""
 _DROPPED = (1, 2, 3, 4, 8)
 _PACKED = (2, 4, 8)
 _LONG = 4
-"""Tokens of a prompt from which on it tells prompts from responses."""
+"""A prompt of at least this many tokens tells a mistake in prompts from one in responses."""
 _SHIFTS = (-2, -1, 1, 2)
 _PREFIXES = sorted(share << power for power in range(1, 12) for share in (2, 3))
 """Powers of two and what lies between two of them: a prefix cache holds whole blocks."""
@@ -30,7 +33,7 @@ _CUTS: dict[str, tuple[float, ...]] = {
 
 
 def misread(graph: Graph, previous: Path | None, prompts: Prompts) -> Iterator[Hypothesis]:
-    """All that are possible with these tokens."""
+    """All hypotheses that are possible with these tokens."""
     yield from _rows(prompts)
     for running in (False, True):
         for count in dict.fromkeys(min(count, prompts.grid.sequences) for count in _PACKED):
@@ -45,15 +48,14 @@ def misread(graph: Graph, previous: Path | None, prompts: Prompts) -> Iterator[H
 
 
 def in_one_phase(of: Hypothesis, prompts: Prompts) -> Iterator[Hypothesis]:
-    """A mistake in the model code in one of two steps alone, where prompts are long enough to tell."""
+    """The same mistake in the prompt alone and in the response alone, if prompts are long enough to tell."""
     is_stale = any(plant.fault.name in {STALE, STALE_EXPERT} for plant in of.plants)
     is_mistake = of.plants and not is_stale and of.reading is None and of.number is None
-    phases: tuple[tuple[Phase, str], ...] = (("prefill", "prompts"), ("chunk", "decoding"))
-    for phase, says in phases if is_mistake and prompts.shortest >= _LONG else ():
+    for phase, ending in IN_ONE_PHASE.items() if is_mistake and prompts.shortest >= _LONG else ():
         yield replace(
             of,
-            name=f"{of.name} in {says} alone",
-            says=f"{of.says}, in {says} alone",
+            name=f"{of.name}{ending}",
+            says=f"{of.says},{ending}",
             plants=tuple(replace(plant, phase=phase) for plant in of.plants),
             plainness=of.plainness + 1,
             reading=Split(),
@@ -67,11 +69,11 @@ def replays(prompts: Prompts, layers: int) -> Iterator[Hypothesis]:
     yield _replay("replayed routes", "took over the experts that the log has", Replay(), meant)
     for by in _SHIFTS:
         place = f"{counted(abs(by), 'token')} {'before' if by < 0 else 'behind'}"
-        says = f"took over the experts of the token {abs(by)} {'before' if by < 0 else 'behind'} each"
+        says = f"took over for each token the experts of the token {abs(by)} {'before' if by < 0 else 'after'} it"
         yield _replay(f"replayed routes of {place}", says, Replay(tokens=by), advice)
     for by in (-1, 1) if layers > 1 else ():
         place = "before" if by < 0 else "behind"
-        says = f"took over the experts of the MoE layer {place} each"
+        says = f"took over for each MoE layer the experts of the layer {'before' if by < 0 else 'after'} it"
         yield _replay(f"replayed routes of the layer {place}", says, Replay(layers=by), advice)
     if len({prompts.grid.tokens(row) for row in range(prompts.grid.sequences)}) > 1:
         for by in (-1, 1):
@@ -85,8 +87,9 @@ def _replay(name: str, says: str, reading: Replay, change: str) -> Hypothesis:
 
 
 def _rows(prompts: Prompts) -> Iterator[Hypothesis]:
-    advice = "compare the token ids that this side was given with the log's: template, BOS, the cut behind the prompt"
-    for count in (count for count in _DROPPED if count < prompts.shortest):
+    advice = "compare the token ids that this side was given with the log's: template, BOS, the cut after the prompt"
+    # The first token and those left off have no value of their own, so the log may count them as prompt or not.
+    for count in (count for count in _DROPPED if count < prompts.length - 1):
         yield Hypothesis(
             name="first token missing" if count == 1 else f"first {count} tokens missing",
             says="never saw the first token" if count == 1 else f"never saw the first {count} tokens",
@@ -122,7 +125,7 @@ def _packs(count: int, *, running: bool) -> Hypothesis:
 def _shift(by: int) -> Hypothesis:
     return Hypothesis(
         name=f"values {abs(by)} {'late' if by < 0 else 'early'}",
-        says=f"recorded each value beside the token {abs(by)} {'behind' if by < 0 else 'before'} its own",
+        says=f"recorded each value beside the token {abs(by)} {'after' if by < 0 else 'before'} its own",
         change="align the columns: logits at position i score token i + 1",
         reading=Shift(by=by),
         number=Number(family="values shifted", name="by", value=by),
@@ -145,7 +148,7 @@ def _in_two_steps(graph: Graph) -> Iterator[Hypothesis]:
     for by in _SHIFTS if rotary else ():
         yield Hypothesis(
             name=f"positions of the response {by:+d}",
-            says=f"counted the positions of the response {by:+d} off behind those of the prompt",
+            says=f"counted the positions of the response {by:+d} off after those of the prompt",
             change="compare the position ids of decoding with those of the prompt",
             plants=tuple(Plant(node=node, fault=offset, values=(("offset", by),), phase="chunk") for node in rotary),
             reading=Split(),
@@ -154,7 +157,7 @@ def _in_two_steps(graph: Graph) -> Iterator[Hypothesis]:
 
 
 def _older(graph: Graph, previous: Path, prompts: Prompts) -> Iterator[Hypothesis]:
-    """The prompt, or so many of the first tokens, computed with the weights before the update."""
+    """Hypotheses that the prompt, or some of the first tokens, was computed with the weights before the update."""
     fault = shipped_faults()[STALE]
     values = (("checkpoint", str(previous)),)
     plants = tuple(Plant(node=n.name, fault=fault, values=values, phase="prefill") for n in weighted(graph))

@@ -1,4 +1,6 @@
-"""Faults that leave a number open: tried on a grid beside the other hypotheses, then solved for where it leads."""
+"""Faults that leave a number open. Numbers of a grid are tried beside the other hypotheses; a number that leads is then
+solved for.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,15 @@ from moeparity.plan.graph import Graph, Node
 from moeparity.plan.spec.fault_schema import FreeValue
 
 FACTORS = (0.7, 1.4)
-"""A number is tried at so many times what it has to be."""
+"""A number is tried at its correct value times each of these."""
 _SHORTEST = 4
-"""Nobody's window is shorter."""
+"""No window is shorter than this many tokens."""
 _BASES = (1e3, 3e3, 1e4, 3e4, 1e5, 2e5, 5e5, 1e6, 3e6, 1e7, 3e7)
 _EPS = (0.0, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 GRIDS = {"rope-base": _BASES, "norm-eps": _EPS}
-"""Where a number may be off by decades."""
+"""Grids for numbers that may be off by orders of magnitude."""
 LEFT_OUT = {
-    "softmax-scale-of-another-width": "is a softmax-scale",
+    "softmax-scale-of-another-width": "the fault softmax-scale covers it",
     "rope-offset": "rotations are relative, so it changes rounding alone",
 }
 """Faults with an open number that are not tried, and why."""
@@ -35,19 +37,19 @@ _CAPACITY = "capacity-drop"
 _FEWER_EXPERTS = "experts-per-token"
 _CAPACITY_FACTORS = (1.0, 1.1, 1.2, 1.25, 1.5, 2.0)
 _SPARE = 4
-"""An expert's capacity is no more than so many times what it gets on average."""
+"""Capacities of up to this many times the tokens that an expert gets on average are tried."""
 _OF_PADDING = "mask-shifted"
 _BY_ROLE = "weights-scaled"
-"""The fault that a program plants in the nodes of one role: all layers' q_proj, say."""
+"""The fault that is planted at the nodes of one role at a time, such as all layers' q_proj."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """Hypotheses that differ in one number: a fault with one value open, at the same nodes.
 
-    free: the name of the open value. nominal: what it has to be, as far as that is a number. grid: the values to try
-    first. of: at which nodes, as a clause; "" where it is all at which the fault can sit. reading: in which steps the
-    side computes the tokens, if that matters.
+    free: the name of the open value. nominal: its correct value; None if that is no number. grid: the values to try
+    first. of: the nodes, in words; "" for all nodes at which the fault is possible. reading: the steps in which the
+    side computes the tokens, if that matters. set_values: the fault's values that are not open.
     """
 
     fault: Fault
@@ -57,22 +59,23 @@ class Family:
     grid: tuple[float | int, ...]
     of: str = ""
     reading: Reading | None = None
+    set_values: tuple[tuple[str, Value], ...] = ()
 
     @property
     def name(self) -> str:
-        """By which reports know it, whatever the number."""
+        """The name in reports, without the number."""
         return f"{self.fault.name} of {self.of}" if self.of else self.fault.name
 
     @property
     def is_solved(self) -> bool:
-        """Whether any number is possible, and not only those of the grid."""
+        """Whether the number can be solved for, since any number is possible and not only those of the grid."""
         return self.fault.free[self.free].type == "number"
 
     def at(self, value: float) -> Hypothesis:
         """The hypothesis with a number."""
         number: Value = value if self.is_solved else int(value)
-        plant = Plant(node="", fault=self.fault, values=((self.free, number),))
-        words = planted(self.fault, {self.free: number}).in_words
+        plant = Plant(node="", fault=self.fault, values=(*self.set_values, (self.free, number)))
+        words = planted(self.fault, dict(plant.values)).in_words
         return Hypothesis(
             name=f"{self.fault.name}({self.free}={_text(number)})" + (f" of {self.of}" if self.of else ""),
             says=f"computes as if {words}" + (f", at {self.of}" if self.of else ""),
@@ -88,7 +91,7 @@ class Family:
         return map(self.at, self.grid)
 
     def parts(self, graph: Graph) -> Iterator[Family]:
-        """The same at the nodes of one layer, at those of one kind, and at each alone."""
+        """The family at the nodes of one layer, at those of one kind, and at each node alone."""
         for says, group in groups(nodes_of(graph, self.nodes)):
             yield replace(self, nodes=tuple(node.name for node in group), of=says)
 
@@ -155,8 +158,8 @@ def _of_router(fault: str, node: Node, length: int) -> Iterator[int]:
 
 
 def solved(family: Family, near: float, remainder: Callable[[Hypothesis], float]) -> list[Hypothesis]:
-    """The family with the number that leaves least of a difference, then with plain numbers beside it, the plainest
-    last; () if the number makes no difference.
+    """The hypothesis with the number that leaves least of a difference, then those with plain numbers near it, the
+    plainest last; [] if the number makes no difference.
     """
     numbers = solve(lambda x: remainder(family.at(x)), near, near=near != 0)
     return [family.at(x) for x in numbers]

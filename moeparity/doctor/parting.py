@@ -1,4 +1,4 @@
-"""What would tell hypotheses apart that explain alike."""
+"""What would tell apart hypotheses that explain the same."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ _MOST = 2
 
 
 def parting(case: Case, stand: Standing) -> tuple[str, ...]:
-    """A sentence for each of the first hypotheses that the data do not tell from the best one: the datum that would."""
+    """For the first few hypotheses that the data do not tell from the best one, a sentence that names the datum that
+    would.
+    """
     alike = [each for each in (*stand.rivals, *stand.alike) if each.party is not None]
     return tuple(dict.fromkeys(_datum(case, stand.first, rival) for rival in alike if stand.first.party))[:_MOST]
 

@@ -1,4 +1,4 @@
-"""What a side may have made of the tokens: which it read, in which steps, and which of its values it recorded."""
+"""How a side may have misread the tokens: which it read, in which steps, and which values it recorded."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Prompts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Sequences with tokens left off or given twice. dropped: so many of the first, `prompt` for all of the prompt.
-    repeated: which token comes twice, the first or the last of the prompt.
+    """Sequences with tokens left off or given twice. dropped: how many of the first tokens, or `prompt` for the whole
+    prompt. repeated: which token comes twice, the first or the last of the prompt.
     """
 
     dropped: int | Literal["prompt"] = 0
@@ -54,7 +54,9 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packs:
-    """So many sequences one behind the other, each of which sees those before it. running: positions count on."""
+    """Packs of this many sequences, each of which sees those before it. running: positions count on from one sequence
+    to the next.
+    """
 
     sequences: int
     running: bool
@@ -78,8 +80,8 @@ class Alone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """The first tokens of a sequence, those behind them in a second step: what is wrong may be wrong in one of them
-    alone. tokens: how many come first; None for the prompt.
+    """The first tokens of each sequence in one step, all others in a second one, so that something may be wrong in one
+    of the steps alone. tokens: how many come first; None for the prompt.
     """
 
     tokens: int | None = None
@@ -105,7 +107,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shift:
-    """Values that stand beside the token so many places before their own."""
+    """Values recorded beside the token that stands `by` places before their own."""
 
     by: int
 
@@ -120,8 +122,8 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """Routers that take over the experts that the log has: those of the token so many places further on, counted on by
-    `pads` times the pads of a row, and of the router so many layers further on.
+    """Routers that take over the experts in the log. For each token they take those of the token `tokens` plus `pads`
+    times the pads of its row further on; for each router, those of the router `layers` further on.
     """
 
     tokens: int = 0

@@ -12,7 +12,7 @@ from moeparity.search.blame import Blame
 SCHEMA = "moeparity.examination/1"
 
 BEYOND = 2.0
-"""A difference of surely more than so many times what legal arithmetic makes is no noise."""
+"""A difference that is surely more than this many times what legal arithmetic makes is more than noise."""
 Party = Literal["sampler", "trainer"]
 PARTIES: Final[tuple[Party, ...]] = ("sampler", "trainer")
 Answer = Literal["named", "logged", "found", "as configured", "noise", "not explained", "wrong checkpoint", "undecided"]
@@ -32,7 +32,8 @@ class Record:
 class Clue:
     """What a file tells by itself, without a simulation of the log.
 
-    cause: what it names; "" if it names nothing. change: what to do about that. command: which says more.
+    cause: the cause that it names; "" if it names none. change: what to do about the cause. command: the command that
+    says more.
     """
 
     says: str
@@ -83,7 +84,7 @@ class Legal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """What legal arithmetic makes of these tokens, drawn from so many `engines` without a mistake."""
+    """What legal arithmetic makes of these tokens, from `engines` plans without a mistake, some of them drawn."""
 
     level: float
     engines: int
@@ -102,7 +103,9 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Two:
-    """Two causes at once: what each is, and the share of the difference that both explain."""
+    """Two causes at once, and the share of the difference that both explain. Of each, the share is how much more both
+    explain than the other alone, and the slope that of what it makes beside the other.
+    """
 
     causes: tuple[Explanation, Explanation]
     share: Interval

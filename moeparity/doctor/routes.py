@@ -55,7 +55,7 @@ class Flips:
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
         layer = view.node.layer
-        if not view.node.op.routes or layer is None or not view.ran(self.sampler[0]):
+        if not view.node.op.role.routes or layer is None or not view.ran(self.sampler[0]):
             return
         place = sorted({number for number, _ in self.counts} | {layer}).index(layer)
         record = self.recorded[slice(*view.wave), :, place]
@@ -100,7 +100,8 @@ def misfit(tokens: TokenSet, graph: Graph, where: Where) -> str:
 
 def of_routes(flips: Flips | None) -> Iterator[Clue]:
     """How often the recorded routes choose other experts than the simulation, and from which layer on more often than
-    noise. Nothing without routes in the log. A flip is never called the cause, since something before it made it.
+    noise. Nothing without routes in the log. A flip is never called the cause, since something before it caused the
+    flip.
     """
     if flips is None:
         return
@@ -114,7 +115,7 @@ def of_routes(flips: Flips | None) -> Iterator[Clue]:
     tokens = f"{percent(share)} of {there:,} token-layers"
     says = f"recorded routes: other experts than {flips.sampler[1]} with nothing wrong at {tokens}"
     if len(flips.legal) > 1:
-        says += f"; {' and '.join(name for _, name in flips.legal)}, which make no mistake, part at {percent(noise)}"
+        says += f"; {' and '.join(name for _, name in flips.legal)}, which make no mistake, differ at {percent(noise)}"
     first = _first_beyond(layers)
     if first is not None and share > BEYOND * noise:
         says += f"; more than noise from layer {first} on: what is wrong lies there or before"
@@ -151,7 +152,7 @@ def replayed(tokens: TokenSet, replay: Replay) -> Tensor:
 
 def grafts(routes: Tensor, graph: Graph) -> dict[str, Graft]:
     """What stands in place of the ids of each router: routes int64 [B, T, MoE layers, top_k], -1 where its own stay."""
-    routers = [node for node in graph.nodes if node.op.routes]
+    routers = [node for node in graph.nodes if node.op.role.routes]
     of_node: dict[str, Graft] = {}
     for place, node in enumerate(routers):
         rows = routes[:, :, place].flatten(0, 1)

@@ -1,4 +1,4 @@
-"""Hypotheses on a sample of the sequences first, and on all if the sample does not rule them out."""
+"""Runs hypotheses on a sample of the sequences first, and on all sequences those that the sample does not rule out."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from moeparity.doctor.report import BEYOND, Sampled
 
 SEQUENCES = 8
 TOKENS = 384
-"""A sample has at least so many of both: of fewer tokens, what is no cause correlates with a difference by chance, as
-much as a part of a layer does that is one.
+"""A sample has at least this many sequences and tokens. With fewer tokens, a wrong hypothesis correlates with a
+difference by chance as much as a right one that is a part of a layer.
 """
 _WORTH = 3
-"""A sample is drawn where there are so many times its sequences; else it would save too little."""
+"""A sample is drawn only if there are this many times as many sequences; else it would save too little."""
 _LEADING = 8
-"""So many of those tried together run on all sequences because they lead, be they possible or not: parts of
-them may be it.
+"""Of the hypotheses tried together, this many run on all sequences because they lead, even if they are ruled out
+themselves: the cause may be a part of them.
 """
-_SPEAKS = 0.5
-"""A sample speaks for a difference if it has so much of what all sequences have of it, per token."""
+_REPRESENTATIVE = 0.5
+"""A sample can judge a difference if it has, per token, at least this fraction of the squares of all sequences."""
 
 
 @dataclass(slots=True)
 class Screening:
     """Runs hypotheses for a case.
 
-    sample: the case of some of its sequences; None where there are too few to choose from. ruled_out: what ran on these
-    alone.
+    sample: the case with some of its sequences; None if there are too few to choose from. ruled_out: hypotheses that
+    ran on the sample alone.
     """
 
     case: Case
@@ -61,14 +61,16 @@ class Screening:
 
     @property
     def _simulated(self) -> list[Tensor]:
-        """What those that are ruled out make of the sample."""
+        """The differences that the ruled-out hypotheses make on the sample."""
         return [each.simulated for each in self.ruled_out]
 
     def run(self, hypotheses: Sequence[Hypothesis]) -> list[Tried]:
-        """Those of the hypotheses that may be the cause or that lead, for each party, on all sequences.
+        """Run hypotheses on the sample, then on all sequences those that may be the cause or that lead on the sample.
+        Gives what ran on all sequences, for each party.
 
-        What the sample surely tells from the best one is ruled out. A pack has other sequences in it on a sample, and
-        what only reads the values of others costs nothing: these run on all at once. What is ruled out stays so.
+        A hypothesis is ruled out, for good, if it surely explains less of the sample than the best one. Two kinds skip
+        the sample: packs, since they would hold other sequences in a sample, and hypotheses that only read what others
+        computed, which costs nothing.
         """
         if self.sample is None:
             return _run(self.case, hypotheses)
@@ -83,8 +85,9 @@ class Screening:
         return _run(self.case, [each for each in hypotheses if each.name not in out])
 
     def run_beside(self, first: Tried) -> list[Tried]:
-        """Those ruled out that may be wrong beside the best hypothesis, on all sequences: what explains most of what it
-        leaves in the sample. All of them, if that lies in other sequences. None if it leaves no more than noise.
+        """Run on all sequences the ruled-out hypotheses that may be true beside the best one: those that explain most
+        of what it leaves on the sample; all of them, if that lies in other sequences; none, if the best one leaves no
+        more than noise.
         """
         if self.sample is None:
             return []
@@ -101,8 +104,8 @@ class Screening:
 def sampled(difference: Difference) -> Tensor | None:
     """Some of the sequences, int64 [n], in ascending order; None if there are too few to choose from.
 
-    Half of them have most of the difference, so that one which is in few sequences is seen. The others lie evenly
-    between those with most and least of the rest.
+    Half of them are the sequences with most of the difference, so that a difference of few sequences is seen. The
+    others are spread evenly over the rest, ordered by their difference.
     """
     rows = torch.unique(difference.sequence)
     size = max(SEQUENCES, math.ceil(TOKENS * rows.numel() / difference.d.numel()))
@@ -120,29 +123,28 @@ def _run(case: Case, hypotheses: Sequence[Hypothesis]) -> list[Tried]:
 
 
 def possible(difference: Difference, simulated: Sequence[Tensor]) -> set[int]:
-    """Those that the data do not surely tell from the best one, and those that lead."""
+    """The indices of those that the data do not surely tell from the best one, and of those that lead."""
     finite = {index: x for index, x in enumerate(simulated) if bool(x.isfinite().all())}
-    first = min(finite, key=lambda index: float(((difference.d - finite[index]) ** 2).sum()))
+    first = min(finite, key=lambda index: difference.remains(finite[index]))
     return {first, *rivals(difference, finite, first), *_leading(difference, simulated)}
 
 
 def beside(remainder: Difference, sample: Difference, simulated: Sequence[Tensor]) -> list[int]:
-    """Of those ruled out, which may have made what is left of all sequences: those that lead in the sample; all of them
-    if the sample has little of what is left, so that it can't tell. simulated: what each makes of the sample.
+    """The indices of ruled-out hypotheses that may have made the remainder: those that lead on the sample; all of them
+    if the sample has little of the remainder, so that it can't tell. simulated: the difference that each makes on the
+    sample.
     """
     is_inside = torch.isin(remainder.sequence, sample.sequence)
-    in_sample = Difference(d=remainder.d[is_inside], sequence=remainder.sequence[is_inside])
-    if _mean_square(in_sample.d) < _SPEAKS * _mean_square(remainder.d):
+    in_sample = remainder.at(is_inside)
+    there, everywhere = (float((each.counted(each.d) ** 2).mean()) for each in (in_sample, remainder))
+    if there < _REPRESENTATIVE * everywhere:
         return list(range(len(simulated)))
     return _leading(in_sample, simulated)
 
 
 def _leading(difference: Difference, simulated: Sequence[Tensor]) -> list[int]:
-    """Those that explain most if they may be scaled; be it sure or not, since a sample makes little sure."""
-    along = [float((difference.d * x).sum().clamp(min=0) ** 2 / (x * x).sum()) for x in simulated]
+    """The indices of those that explain most if they may be scaled, sure or not, since little is sure on a sample."""
+    d, effects = difference.counted(difference.d), [difference.counted(x) for x in simulated]
+    along = [float((d @ x).clamp(min=0) ** 2 / (x @ x)) for x in effects]
     order = sorted((index for index, part in enumerate(along) if part > 0), key=lambda index: -along[index])
     return order[:_LEADING]
-
-
-def _mean_square(x: Tensor) -> float:
-    return float((x * x).mean())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from moeparity.doctor.report import BEYOND, Answer, Examination, Explanation, Noise
@@ -10,12 +11,13 @@ from moeparity.logs.noise_gate import FLIPPED
 from moeparity.metrics.verdict import Interval
 from moeparity.output.blocks import Block, Column, Document, Status, bullets, group, lines, table
 from moeparity.output.status import state_of
-from moeparity.output.words import between, enumerated, few, percent
+from moeparity.output.words import between, enumerated, few
 
 _MOST_RIVALS = 6
+_STEEP = 100.0
 _NO_ONE = {
     "noise": "no more than legal arithmetic makes",
-    "as configured": "what the two profiles legally differ in explains it",
+    "as configured": "the legal differences of the two profiles explain it",
     "not explained": "beyond what legal arithmetic makes, and nothing that was tried explains it",
     "undecided": "the data do not decide",
     "wrong checkpoint": (
@@ -23,6 +25,9 @@ _NO_ONE = {
         "have other settings"
     ),
 }
+
+
+_NOT_APART = "these log-probabilities do not tell them apart"
 
 
 def document(examination: Examination, subject: str) -> Document:
@@ -57,13 +62,16 @@ def _beside_name(of: Examination) -> Iterator[tuple[str, str]]:
     """What is known of a cause beside its name."""
     first = of.explanations[0]
     if of.two is not None:
+        for each in of.two.causes:
+            if each.alike:
+                yield "or", f"{enumerated(each.alike)} in place of {each.name}: {_NOT_APART}"
         yield "to do", " and ".join(dict.fromkeys(each.change for each in of.two.causes))
         return
     if first.number is not None:
         low, high = first.number.low, first.number.high
         yield "number", f"{first.number.estimate:.4g} {between(low, high, '.4g')}"
     if first.alike:
-        yield "or", f"{enumerated(first.alike)}: no log-probability tells them apart"
+        yield "or", f"{enumerated(first.alike)}: {_NOT_APART}"
     if first.change:
         yield "to do", first.change
 
@@ -109,7 +117,9 @@ def cause(of: Examination) -> str:
     if of.answer == "named":
         first = of.explanations[0]
         is_noise = of.left.low < BEYOND * of.legal
-        remainder = "what is left is no more than noise" if is_noise else "and more is wrong: what is left is no noise"
+        remainder = (
+            "what is left is no more than noise" if is_noise else "and more is wrong: what is left is more than noise"
+        )
         return f"the {first.party} {first.says}: that explains {_share(first.share)} of the difference, {remainder}"
     if of.answer == "found":
         clue = next(clue for clue in of.clues if clue.cause)
@@ -147,14 +157,14 @@ def _noise(of: Noise) -> Block:
         Column("place", "word"),
     )
     note = (
-        f"In nats, of these tokens. legal: in the middle of what lies between {of.engines} engines that compute one "
-        "model, with drawn roundings, orders and forms. bound: below it a clean run lies at the level; it is the gate "
-        "to set."
+        f"In nats, on these tokens. legal: the median over pairs of {of.engines} engines that compute the same model, "
+        "with roundings, orders and forms drawn at random. bound: a clean run lies below it, at the level above; set "
+        "it as the gate."
     )
     if any(each.name == FLIPPED for each in of.statistics):
         note += (
-            f" {FLIPPED}: the fraction of tokens whose routes differ in some MoE layer, those recorded from those of "
-            "the trainer as it computes with nothing wrong."
+            f" {FLIPPED}: the fraction of tokens whose recorded routes differ in some MoE layer from those of the "
+            "trainer with nothing wrong."
         )
     return table(titles, rows, note)
 
@@ -174,8 +184,9 @@ def _table(of: Examination) -> Block:
         Column("makes", optional=True),
     )
     note = (
-        "explains: the part of the squared differences that its simulation takes away; what rounding makes, nothing "
-        "explains. slope: 1 for the true cause. makes: mean |delta| in nats per token, simulated in fp32."
+        "explains: the fraction of the squared differences that the simulation takes away, where each token is divided "
+        "by the spread of engines there; no hypothesis explains rounding. slope: 1 for the true cause. makes: mean "
+        "|delta| in nats per token, simulated in fp32."
     )
     return table(titles, rows, note)
 
@@ -184,20 +195,25 @@ def _sample(of: Examination) -> Iterator[Block]:
     """What ran on a sample alone."""
     if of.sampled is not None and of.sampled.ruled_out:
         yield lines(
-            f"{of.sampled.ruled_out:,} of them were simulated on {of.sampled.sequences} sequences alone, half of these "
-            f"those with most of the difference: there they surely explain less than others. The other "
-            f"{of.tried - of.sampled.ruled_out:,} were on all {of.sequences}, and are judged by these."
+            f"{of.sampled.ruled_out:,} of them were simulated on a sample of {of.sampled.sequences} sequences, half of "
+            "which are those with most of the difference; there they surely explain less than others. The other "
+            f"{of.tried - of.sampled.ruled_out:,} were simulated on all {of.sequences} sequences, which judge them."
         )
 
 
 def _share(share: Interval) -> str:
     if share.estimate < 0:
         return "nothing"
-    return f"{percent(share.estimate)} [{percent(max(0.0, share.low))}, {percent(min(1.0, share.high))}]"
+    if math.isinf(share.low) and math.isinf(share.high):
+        return f"{share.estimate:.1%} {between(share.low, share.high)}"
+    return f"{share.estimate:.1%} [{max(0.0, share.low):.1%}, {min(1.0, share.high):.1%}]"
 
 
 def _slope(of: Explanation) -> str:
-    return f"{of.slope.estimate:.2f} {between(of.slope.low, of.slope.high, '.2f')}"
+    low, high = of.slope.low, of.slope.high
+    # A bound of thousands is that of a slope without one.
+    low, high = (bound if abs(bound) < _STEEP else math.copysign(math.inf, bound) for bound in (low, high))
+    return f"{of.slope.estimate:.2f} {between(low, high, '.2f')}"
 
 
 def _number(of: Interval) -> str:

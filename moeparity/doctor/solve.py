@@ -1,11 +1,10 @@
-"""Hypotheses with an open number that lead: the number that explains most, and how sure it is."""
+"""Solves for the numbers of leading hypotheses: the number that explains most, and how sure it is."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 
 import torch
 
@@ -17,49 +16,56 @@ from moeparity.evidence.explain.numbers import figures
 from moeparity.metrics.verdict import Interval
 
 _SOLVED = 3
-"""So many numbers are solved for."""
+"""At most this many numbers are solved for."""
 _LEADS = 0.5
 """A number is solved for if it explains so much of what the best hypothesis does, where each may be scaled."""
 _SAMPLE = 16
-"""Sequences that a number is solved on."""
+"""How many sequences a number is solved on."""
 _STEP = 0.02
-"""By how much of itself a number is moved to see what it changes."""
+"""The fraction of itself by which a number is moved to see what it changes."""
 
 
 def with_numbers(case: Case, tried: Sequence[Tried], families: Mapping[str, Family]) -> list[Tried]:
     """Solve for the numbers of the hypotheses that lead: each comes back with its best number, and of the numbers that
     the data do not tell from it, with the one of fewest digits.
     """
-    runs = (_solved(case, family, party, near) for family, party, near in _leading(case, tried, families))
+    runs = (solved_for(case, family, party, near) for family, party, near in _leading(case, tried, families))
     return [each for each in runs if each is not None]
 
 
 def _leading(
     case: Case, tried: Sequence[Tried], families: Mapping[str, Family]
 ) -> Iterator[tuple[Family, Party, float]]:
-    """Families that explain most at any number, for a party, and the number to start from."""
-    along = [case.difference.along(each.simulated) for each in tried]
+    """Families that explain most at some number, each with a party and the number to start from. That is the best
+    number tried; for the other party it is the inverse, which there makes nearly the same difference.
+    """
     leaders: dict[tuple[str, Party], None] = {}
-    for index in case.difference.leading([each.simulated for each in tried]):
+    most = 0.0
+    for index, along in case.difference.leading([each.simulated for each in tried]):
         hypothesis, party = tried[index].hypothesis, tried[index].party
-        if along[index] < _LEADS * max(along):
+        most = max(most, along)
+        if along < _LEADS * most or len(leaders) == _SOLVED:
             break
         if party is not None and hypothesis.family in families and families[hypothesis.family].is_solved:
             leaders[hypothesis.family, party] = None
-    for family, party in islice(leaders, _SOLVED):
-        members = [each for each in tried if (each.hypothesis.family, each.party) == (family, party)]
-        best = min(members, key=lambda each: float(((case.difference.d - each.simulated) ** 2).sum()))
+    for name, party in leaders:
+        family = families[name]
+        members = [each for each in tried if (each.hypothesis.family, each.party) == (name, party)]
+        best = min(members, key=lambda each: case.difference.remains(each.simulated))
         assert best.hypothesis.number is not None
-        yield families[family], party, best.hypothesis.number.value
+        near = best.hypothesis.number.value
+        yield family, party, near
+        if family.nominal and near:
+            yield from ((family, each, family.nominal**2 / near) for each in case.recorded if each != party)
 
 
-def _solved(case: Case, family: Family, party: Party, near: float) -> Tried | None:
+def solved_for(case: Case, family: Family, party: Party, near: float) -> Tried | None:
     """The hypothesis of a family that explains most; None if its number makes no difference."""
     sample = case.of(torch.arange(min(_SAMPLE, case.bench.tokens.input_ids.shape[0])))
 
     def remainder(hypothesis: Hypothesis) -> float:
         runs = sample.simulated([hypothesis], party)
-        remains = float(((sample.difference.d - runs[0].simulated) ** 2).sum()) if runs else math.inf
+        remains = sample.difference.remains(runs[0].simulated) if runs else math.inf
         return remains if math.isfinite(remains) else math.inf
 
     candidates = solved(family, near, remainder)
@@ -74,15 +80,18 @@ def _solved(case: Case, family: Family, party: Party, near: float) -> Tried | No
     }
     if not {numbers[0], beside} <= runs.keys():
         return None
-    interval = _interval(case, runs[numbers[0]], runs[beside])
-    inside = [x for x in numbers if x in runs and interval.low <= x <= interval.high]
-    plainest = min(inside or numbers[:1], key=figures)
+    # The sample's best need not be best on all sequences, and a search may stop near a plain number that leaves less.
+    candidate_numbers = [x for x in numbers if x in runs and x != beside]
+    best = min(candidate_numbers, key=lambda x: case.difference.remains(runs[x].simulated))
+    interval = _interval(case, runs[best], runs[beside])
+    inside = [x for x in candidate_numbers if interval.low <= x <= interval.high]
+    plainest = min(inside or [best], key=figures)
     return replace(runs[plainest], number=interval)
 
 
 def _interval(case: Case, at: Tried, beside: Tried) -> Interval:
-    """The number at which the squares that are left are least, by how they change from one number to the next, with
-    its interval over sequences.
+    """The number that leaves the smallest sum of squares, with its interval over sequences, by linear extrapolation
+    from two numbers.
     """
     assert at.hypothesis.number is not None
     assert beside.hypothesis.number is not None

@@ -1,4 +1,6 @@
-"""The steps that a server recorded, taken for the simulation of the sampler if they are those of the log's tokens."""
+"""The steps of a server: those that it recorded, taken for the simulation of the sampler if they are those of the log's
+tokens, and decoding, which is one more computation without a mistake.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +8,23 @@ import filecmp
 from itertools import combinations
 from pathlib import Path
 
+from moeparity.doctor.batch import Batch
 from moeparity.doctor.engines import Engine
-from moeparity.doctor.evidence import Batch, Evidence
+from moeparity.doctor.evidence import Evidence
+from moeparity.doctor.tokens import prompts_of
 from moeparity.errors import SpecError, display_path
 from moeparity.inputs.model import Model
 from moeparity.inputs.tokens.grid import token_grid
+from moeparity.inputs.tokens.tokenset import TokenSet
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.rule import Rule
 from moeparity.plan.schedule.steps import MicroBatches, Schedule
+from moeparity.plan.spec.scheduling import Scheduling
 
+_DECODED = 64
+"""At most this many tokens are decoded: each takes a step."""
 _ENDS = ".schedule.jsonl", ".tokens.jsonl"
-"""How names end that a server's plugin gives its steps and their tokens (docs/served.md)."""
+"""The endings of the files in which a server's plugin writes its steps and their tokens (docs/served.md)."""
 
 
 def recorded_steps(
@@ -35,10 +43,28 @@ def recorded_steps(
     if of_log.left_out:
         return None, f"{name}: the server's steps are not used, since sequences without a scored token were left out"
     try:
-        steps = sampler.on_steps(file, model.graph, token_grid(of_log.tokens, with_ids=False), model.dtype, rules)
+        recorded = Scheduling(file=str(file.absolute()))
+        steps = sampler.on_steps(recorded, model.graph, token_grid(of_log.tokens, with_ids=False), model.dtype, rules)
     except SpecError as error:
         return None, f"{name}: the server's steps are not used: {error}"
     return steps, f"{name}: the server's steps: the sampler is simulated on these"
+
+
+def decoding(
+    sampler: Engine, tokens: TokenSet, model: Model, rules: tuple[Rule, ...]
+) -> tuple[BoundGraph, Schedule | MicroBatches] | None:
+    """The sampler's plan with the steps in which it decodes the last tokens, one by one: a single row has other bits
+    than many in some GEMMs. None where nothing is decoded, or its ops refuse such steps.
+    """
+    prompts = prompts_of(tokens)
+    start = max(prompts.shortest, prompts.length - _DECODED)
+    if start >= prompts.length:
+        return None
+    steps = Scheduling.model_validate({"decode": {"from": start}})
+    try:
+        return sampler.on_steps(steps, model.graph, prompts.grid, model.dtype, rules)
+    except SpecError:
+        return None
 
 
 def _of_log(evidence: Evidence) -> list[Path]:

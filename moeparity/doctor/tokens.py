@@ -56,8 +56,8 @@ def rewritten(tokens: TokenSet, sources: Sequence[Sequence[int]], prompts: Promp
 
 
 def shifted(values: Tensor, by: int, sequence: Tensor) -> Tensor:
-    """Each token with the value of that so many places behind it in its sequence, its own where there is none. values:
-    [N], the scored tokens in order; sequence: int64 [N].
+    """For each token the value of the token `by` places after it in its sequence; its own value if there is none.
+    values: [N], of the scored tokens in order; sequence: int64 [N].
     """
     places = torch.arange(values.numel())
     others = (places + by).clamp(0, values.numel() - 1)

@@ -1,4 +1,4 @@
-"""What recorded values tell where the log leaves the cause open: `explain` at the nodes that a trace shows."""
+"""What recorded values tell if the log leaves the cause open: `explain` at the nodes that a trace shows."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from moeparity.doctor.case import Case
 from moeparity.doctor.engines import DEFAULTS
 from moeparity.doctor.evidence import Files
 from moeparity.doctor.report import Answer, Clue, Examination
+from moeparity.documents.checked import shipped
 from moeparity.errors import MoeparityError, counted, display_path
 from moeparity.evidence.explain.report import Explained, Explanation
 from moeparity.evidence.explain.trace import Request, explain_trace
 from moeparity.output.words import few
 from moeparity.plan.address import pattern
-from moeparity.plan.spec import reader
 from moeparity.progress import Callback, Stop
 from moeparity.search.blame import Blame
 
 OPEN: Final[frozenset[Answer]] = frozenset({"noise", "not explained", "undecided", "wrong checkpoint"})
-"""A log does not decide what is smaller than noise; bits do."""
+"""Answers that leave the cause open. A log can't decide about a difference smaller than noise; bits can."""
 SECONDS: Final = 120.0
-"""For so long a trace is searched; `explain` by itself goes on to the end."""
+"""For this many seconds a trace is searched; `moeparity explain` goes on to the end."""
 _NAMED = 3
 
 
@@ -45,7 +45,7 @@ def of_traces(evidence: Files, start: str, progress: Callback | None = None) -> 
     """What each trace tells. With which profile it starts decides only how much has to be searched for."""
     for folder in evidence.traces:
         if evidence.checkpoint is None:
-            yield Clue(says=f"{display_path(folder)}: a trace; --checkpoint names the weights that the program ran")
+            yield Clue(says=f"{display_path(folder)}: a trace; give the weights that the program ran as --checkpoint")
         else:
             yield _of_trace(folder, evidence.checkpoint, evidence.previous, start, progress)
 
@@ -64,7 +64,7 @@ def _of_trace(folder: Path, checkpoint: Path, previous: Path | None, start: str,
 def _start(case: Case) -> str:
     """The shipped profile that the trainer's engine begins with."""
     profile = case.engines["trainer"].variant.profile
-    return profile if profile in reader.shipped("profiles") else DEFAULTS["trainer"]
+    return profile if profile in shipped("profiles") else DEFAULTS["trainer"]
 
 
 def _clue(explained: Explained, command: str, name: str) -> Clue:

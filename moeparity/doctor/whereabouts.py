@@ -13,7 +13,7 @@ from moeparity.output.words import enumerated
 _THIRDS = 3
 _IDS = 5
 _FEW = 0.5
-"""Token ids are told if so few of them carry so much."""
+"""Token ids are named if these few carry this fraction of the squares."""
 
 
 def whereabouts(case: Case) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from moeparity.documents.checked import shipped
 from moeparity.engine.duration import (
     CALLS,
     DRAWN,
@@ -38,7 +39,6 @@ from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.expand import expand
 from moeparity.plan.schedule.steps import MicroBatches
-from moeparity.plan.spec.reader import shipped
 
 Clock = Callable[[], float]
 
@@ -53,7 +53,7 @@ _DRAWN_IN = ("bf16",)
 
 
 def measured_rates(dtypes: Sequence[str], device: torch.device, *, clock: Clock = time.perf_counter) -> Rates:
-    """The rates of this machine; measuring them takes some seconds. `clock` says of which time: wall or processor."""
+    """The rates of this machine; measuring them takes some seconds. `clock` gives wall time or processor time."""
     keep_freed_memory()
     rows: list[tuple[Amounts, float]] = []
     seconds: dict[Amount, float] = {}
@@ -62,10 +62,10 @@ def measured_rates(dtypes: Sequence[str], device: torch.device, *, clock: Clock 
             weights = _weights(Path(folder), fields, device)
         seconds |= _of_making(weights, clock)
         for dtype in dtypes:
-            # Of further dtypes only the GEMMs are another matter.
+            # Further dtypes differ only in their GEMMs.
             rows += _of_passes(weights, dtype, clock, _TOKENS if dtype == dtypes[0] else _TOKENS[1:2])
     fitted = _fitted(rows)
-    # A fit to times of a busy machine may leave calls at nothing.
+    # On a busy machine the fit may leave no time for calls.
     calls = max(fitted.get((CALLS, ""), 0.0), FASTEST[device.type].seconds[CALLS, ""])
     return Rates(seconds=seconds | fitted | {(CALLS, ""): calls})
 

@@ -9,16 +9,33 @@ from typing import Any
 import torch
 
 from moeparity.engine import functions
-from moeparity.engine.edits import edited, edits_see_rows
+from moeparity.engine.carried import Carried
+from moeparity.engine.edits import edited, edits_see_rows, resets_states
 from moeparity.inputs.weights.store import Loaded, Weights
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.numerics.joined_steps import Steps
 from moeparity.ops.attribute import RefusedError
+from moeparity.ops.kernels.penalties import Text
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node
 from moeparity.plan.region import Region
 
-Size = tuple[int, int]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallInputs:
+    """What a computation is called with.
+
+    tensors: what the node reads; None in place of what it does not read. loaded: its segment's weights. size: the
+    numbers of sequences and tokens. steps: those whose rows are joined. carried: the states that the call takes over
+    from earlier steps. text: the tokens before each row.
+    """
+
+    tensors: Sequence[torch.Tensor | None]
+    loaded: Loaded
+    size: tuple[int, int]
+    steps: Steps | None = None
+    carried: Carried | None = None
+    text: Text | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,17 +50,21 @@ class Numerics:
     sees_rows: whether the bits at one token depend on which other tokens are computed with it.
     joins: whether it may be given the rows of several steps at once, and gives the bits of computing them step after
         step.
-    compute: called with what the node reads, its weights, the numbers of sequences and tokens, and those steps.
+    resets: whether a sequence that begins does so without the state that another one left.
+    reads_text: whether it is told the tokens before each row.
+    compute: gives the outputs, and after them the states that `carried` asks for.
     """
 
     key: tuple[object, ...]
     partials: int
     active: Mapping[str, object]
-    compute: Callable[[Sequence[torch.Tensor | None], Loaded, Size, Steps | None], tuple[torch.Tensor, ...]]
+    compute: Callable[[CallInputs], tuple[torch.Tensor, ...]]
     sees_rows: bool = True
     joins: bool = False
     varlen: bool = False
     copies_history: bool = False
+    resets: bool = True
+    reads_text: bool = False
 
 
 def op_numerics(plan: BoundGraph, node: Node, rounded: Mapping[str, object]) -> Numerics:
@@ -58,17 +79,26 @@ def op_numerics(plan: BoundGraph, node: Node, rounded: Mapping[str, object]) -> 
     at = node.op.settings(active)
     dtype, kernel = plan.dtype_of(node.name), node.op.load()
 
-    def compute(
-        tensors: Sequence[torch.Tensor | None], loaded: Loaded, _: Size, steps: Steps | None
-    ) -> tuple[torch.Tensor, ...]:
-        joined = {} if steps is None else {"steps": steps}
+    def compute(call_inputs: CallInputs) -> tuple[torch.Tensor, ...]:
+        carried = call_inputs.carried
+        further: dict[str, Any] = {
+            name: value
+            for name, value in (("steps", call_inputs.steps), ("text", call_inputs.text))
+            if value is not None
+        }
+        if carried is not None:
+            further |= {"state": carried.state(at), "ends": tuple(carried.ends)}
+        states: tuple[torch.Tensor, ...] = ()
 
         def called(*reads: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-            out: Any = kernel(*reads, w=weights_of(loaded, node, dtype), p=node.params, at=at, **joined)
-            return out if isinstance(out, tuple) else (out,)
+            nonlocal states
+            out: Any = kernel(*reads, w=weights_of(call_inputs.loaded, node, dtype), p=node.params, at=at, **further)
+            ports = out if isinstance(out, tuple) else (out,)
+            states = ports[len(node.outputs) :] if carried is not None else ()
+            return ports if carried is None else ports[: len(node.outputs)]
 
         try:
-            return edited(node, called, tensors) if node.edits else called(*tensors)
+            return (edited(node, called, call_inputs.tensors) if node.edits else called(*call_inputs.tensors)) + states
         except RefusedError as error:
             raise plan.refusal(node, error.attribute, error.reason) from None
 
@@ -78,10 +108,12 @@ def op_numerics(plan: BoundGraph, node: Node, rounded: Mapping[str, object]) -> 
         partials=partials,
         active=active,
         compute=compute,
-        sees_rows=edits_see_rows(node) or node.op.sees_rows(choices, node.params),
-        joins=node.op.joins(choices) and not node.edits,
-        varlen=node.op.varlen(choices),
-        copies_history=node.op.copies_history(choices),
+        sees_rows=edits_see_rows(node) or node.op.tokens.sees_rows(choices, node.params),
+        joins=node.op.tokens.joins(choices) and not node.edits,
+        varlen=node.op.tokens.varlen(choices),
+        copies_history=node.op.tokens.copies_history(choices),
+        resets=resets_states(node),
+        reads_text=node.op.tokens.reads_text(choices),
     )
 
 
@@ -94,15 +126,14 @@ def region_numerics(plan: BoundGraph, node: Node, region: Region, function: Call
     """A user's function in place of the nodes of a region."""
     dtype = plan.dtype_of(node.name)
 
-    def compute(
-        tensors: Sequence[torch.Tensor | None], loaded: Loaded, size: Size, _: Steps | None
-    ) -> tuple[torch.Tensor, ...]:
+    def compute(call_inputs: CallInputs) -> tuple[torch.Tensor, ...]:
         weights = {
             f"{functions.short(name)}.{port}": tensor
             for name in region.nodes
-            for port, tensor in loaded[name, plan.dtype_of(name)].items()
+            for port, tensor in call_inputs.loaded[name, plan.dtype_of(name)].items()
         }
         custom_node = functions.custom_node(region, plan.graph, weights, torch_dtype(dtype))
-        return functions.call(function, [t for t in tensors if t is not None], custom_node, region, node, size)
+        tensors = [tensor for tensor in call_inputs.tensors if tensor is not None]
+        return functions.call(function, tensors, custom_node, region, node, call_inputs.size)
 
     return Numerics(key=(dtype, region.call, region.nodes), partials=1, active={}, compute=compute)

@@ -56,11 +56,11 @@ class Amounts:
         return Amounts(of=_sum(self.of, other.of), further_call=_sum(self.further_call, other.further_call))
 
     def only(self, *kinds: str) -> Amounts:
-        """These kinds of it."""
+        """The amounts of these kinds."""
         return Amounts(of={key: n for key, n in self.of.items() if key[0] in kinds})
 
     def repeated(self, draws: int) -> Amounts:
-        """With every kernel called so many times more."""
+        """With every kernel called this many times more."""
         return Amounts(of=_sum(self.of, _times(self.further_call, draws)), further_call=self.further_call)
 
 
@@ -117,7 +117,7 @@ def amounts_of_loading(weights: WeightStore, dtypes: Sequence[str]) -> Amounts:
     unread_bytes = weights.unread_bytes(dtypes)
     if isinstance(weights.checkpoint, Checkpoint):
         return Amounts(of={(MADE, ""): made_bytes, (READ, ""): unread_bytes})
-    drawn = sum(math.prod(ref.shape) * ref.count for ref in refs if len(ref.shape) > 1) * len(dtypes)
+    drawn = sum(math.prod(ref.shape) * ref.count for ref in refs if len(ref.shape) > 1)
     return Amounts(of={(MADE, ""): made_bytes, (DRAWN, ""): drawn})
 
 
@@ -125,7 +125,7 @@ def _of_call(node: Node, call: Call) -> dict[Amount, float]:
     """One kernel call."""
     dtype = str(call.active.get("inputs", call.dtype))
     multiply_adds = weight_bytes = 0.0
-    for ref in node.weights.values() if node.op.gemm or node.op.mixes_tokens else ():
+    for ref in node.weights.values() if node.op.role.gemm or node.op.tokens.mixes else ():
         if len(ref.shape) > 1:
             elements = math.prod(ref.shape)
             chosen = call.inputs[1] if ref.each else ref.count
@@ -133,7 +133,10 @@ def _of_call(node: Node, call: Call) -> dict[Amount, float]:
             hit = ref.count * (1 - (1 - chosen / ref.count) ** call.tokens)
             multiply_adds += call.tokens * chosen * elements
             weight_bytes += hit * elements * BYTES[dtype]
-    if node.op.mixes_tokens:
+    if node.op.tokens.state is not None:
+        # Each token reads the state and adds to it.
+        multiply_adds += 2 * call.tokens * call.state_numbers
+    elif node.op.tokens.mixes:
         multiply_adds += 2 * call.tokens * call.length * call.outputs[0]
     # A user's function reads what its region reads, and counts as the last op of the region.
     moved = sum(n * size for n, size in zip(call.inputs, call.input_bytes, strict=False))
@@ -160,7 +163,7 @@ def _times(of: Mapping[Amount, float], factor: float) -> dict[Amount, float]:
 
 
 def require_time(seconds: float, action: str, advice: str) -> None:
-    """Raises MoeparityError if the estimate for `what` is above the allowed hours."""
+    """Raises MoeparityError if the estimate for `action` is above the allowed hours."""
     most = most_hours()
     if seconds > most * 3600:
         hours = seconds / 3600

@@ -17,6 +17,11 @@ def edits_see_rows(node: Node) -> bool:
     return any(edit.verb in {"capacity", "shifted"} for edit in node.edits)
 
 
+def resets_states(node: Node) -> bool:
+    """Whether a sequence that begins at a node does so without the state that another one left."""
+    return not any(edit.verb == "unreset" for edit in node.edits)
+
+
 def edited(node: Node, kernel: Callable[..., Ports], tensors: Sequence[torch.Tensor | None]) -> Ports:
     """The values of a node with its edits; `kernel` computes its op."""
     reads = list(tensors)
@@ -46,7 +51,7 @@ def _input(edit: Edit, tensor: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def _shifted(mask: torch.Tensor, by: int) -> torch.Tensor:
-    """A mask [B, T] moved towards the end by so many tokens; the columns that become free repeat the mask's end."""
+    """A mask [B, T] moved towards the end by this many tokens; the columns that become free repeat the mask's end."""
     length = mask.shape[1]
     return mask[:, (torch.arange(length, device=mask.device) - by).clamp(0, length - 1)]
 

@@ -12,7 +12,7 @@ import torch
 from moeparity.engine.passes import PassRunner
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker
-from moeparity.errors import SpecError, Where, did_you_mean, listed
+from moeparity.errors import SpecError, TokensError, Where, counted, did_you_mean, listed
 from moeparity.inputs.machine import refuse_other_machine
 from moeparity.inputs.model import Model, checked_mask, checked_tokens, open_model
 from moeparity.inputs.tokens.grid import grid_of
@@ -20,11 +20,14 @@ from moeparity.numerics.dtypes import FLOAT_NAMES
 from moeparity.plan.address import file_key, select
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import Profile, load_profile, overrides, placement_rules
+from moeparity.plan.faults.fault import FaultyNode
+from moeparity.plan.faults.stated import earlier as versions_before
 from moeparity.plan.graph import Graph
 from moeparity.plan.rule import Rule
 from moeparity.plan.schedule.make import refuse_unfit
 from moeparity.plan.schedule.settings import settings
 from moeparity.plan.schedule.steps import Groups, MicroBatches, Schedule
+from moeparity.plan.schedule.updates import other_versions
 from moeparity.plan.sides import walked
 from moeparity.plan.spec import reader
 from moeparity.plan.spec.variant_schema import Placement
@@ -43,6 +46,7 @@ def forward(
     save: Iterable[str] = (),
     settings: Mapping[str, str | float] | None = None,
     placement: Mapping[str, int | bool | str | Sequence[int]] | None = None,
+    earlier: Sequence[str | Path] = (),
     attention_mask: torch.Tensor | None = None,
     memory_limit: float | None = None,
     progress: Callback | None = None,
@@ -54,10 +58,10 @@ def forward(
     `micro_batch` sequences go through an op together (all of them by default: batching is part of the numerics), or the
     steps of a `schedule`: a recipe's own, as in `{"decode": {"from": 8}}`, or one that was made.
     `settings` are a recipe's own `set:`, addresses and values on top of the profile; `placement` is its own, as in
-    `{"tensor": 4}`. `attention_mask` [B, T] bool or int64 is 0 on padding, at the ends of a sequence;
-    padded tokens are computed and returned as well, as transformers does. `memory_limit` is the bytes the pass may take
-    (None: what is available, infinity: any number). `progress` hears how far it is.
-    Raises MoeparityError.
+    `{"tensor": 4}`. `earlier` are the checkpoints before each update that the schedule's `updates` place, the latest
+    first. `attention_mask` [B, T] bool or int64 is 0 on padding, at the ends of a sequence; padded tokens are computed
+    and returned as well, as transformers does. `memory_limit` is the bytes the pass may take (None: what is available,
+    infinity: any number). `progress` hears how far it is. Raises MoeparityError.
     """
     _refuse(dtype, micro_batch, schedule)
     where = Where(Path("forward"))
@@ -65,11 +69,14 @@ def forward(
     refuse_other_machine(rules.name, rules.machine, where)
     # Opening reads every weight once, so whatever can be wrong without them comes before.
     model = checkpoint if isinstance(checkpoint, Model) else open_model(checkpoint, device=device, progress=progress)
-    tokens = checked_tokens(input_ids, model, "forward")
+    tokens = _checked(input_ids, model)
     mask = None if attention_mask is None else checked_mask(attention_mask, input_ids, "forward")
     steps = _walked(schedule, micro_batch, placing.groups, tokens, mask, where)
-    placed = placement_rules(placing, where)
-    plan = bind(model.graph, rules, dtype or model.dtype, own_rules, placement=placed, phases=steps.phases)
+    placed, versions = placement_rules(placing, where), _versions(model, steps, earlier, where)
+    plan = bind(
+        model.graph, rules, dtype or model.dtype, own_rules, placement=placed, phases=steps.phases, faults=versions
+    )
+    model.weights.refuse_unfit(plan)
     recorder = _Recorder(model.graph, list(save))
     walker = Walker(name="forward", plan=plan, schedule=steps)
     passes = PassRunner(
@@ -77,6 +84,24 @@ def forward(
     )
     passes.run([walker], [recorder], saved=recorder.saved)
     return recorder.tensors()
+
+
+def _checked(input_ids: torch.Tensor, model: Model) -> torch.Tensor:
+    """The ids on the model's device. Raises TokensError for ids that do not fit it, and for half a pair."""
+    tokens = checked_tokens(input_ids, model, "forward")
+    if model.graph.pairs and len(tokens) % 2:
+        count = counted(len(tokens), "sequence")
+        raise TokensError(f"forward: {count} of a model that scores pairs; expected an even number.")
+    return tokens
+
+
+def _versions(
+    model: Model, steps: Schedule | MicroBatches, earlier: Sequence[str | Path], where: Where
+) -> tuple[FaultyNode, ...]:
+    """What the steps before each update run with in place of the model's weights. Raises SpecError."""
+    if max(steps.lags) > len(earlier):
+        raise other_versions(max(steps.lags), len(earlier), where)
+    return versions_before(model.graph, [str(Path(folder).absolute()) for folder in earlier], (), where)
 
 
 def _rules(
@@ -137,12 +162,12 @@ class _Recorder:
         for port, value in enumerate(node.values):
             keys = [file_key(value)] if node.name in self.saved else []
             keys += ["logits"] if value == self.graph.output else []
-            keys += [f"layers.{node.layer}.router.{node.outputs[port]}"] if node.op.routes else []
+            keys += [f"layers.{node.layer}.router.{node.outputs[port]}"] if node.op.role.routes else []
             for key in keys:
                 self.parts.setdefault(key, []).append(view.tensor("forward", port).cpu())
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Everything recorded, all sequences together, contiguous; routes as one row per token."""
         joined = {key: torch.cat(parts).contiguous() for key, parts in self.parts.items()}
-        routes = {f"layers.{n.layer}.router.{o}" for n in self.graph.nodes if n.op.routes for o in n.outputs}
+        routes = {f"layers.{n.layer}.router.{o}" for n in self.graph.nodes if n.op.role.routes for o in n.outputs}
         return {key: x.flatten(0, 1) if key in routes else x for key, x in joined.items()}

@@ -71,7 +71,7 @@ def call(
     """Run a user's function and check what it returns, `size` sequences and tokens.
 
     It is given copies of its inputs, which others read too: Megatron-LM's cross entropy writes into its logits.
-    Raises SpecError for whatever it raises or returns amiss, and where it has written into a weight.
+    Raises SpecError if it raises, if it returns something else than expected, and if it has written into a weight.
     """
     function_there = f"{region.where}: impl {region.call} at {node.name}"
     versions = _versions(node.weights)
@@ -91,13 +91,13 @@ def call(
     values = tuple(_plain(value, function_there) for value in values)
     device = inputs[-1].device
     for value in values:
-        rows = value.movedim(replaced.op.token_axis, 1) if value.dim() > 2 else value
+        rows = value.movedim(replaced.op.tokens.axis, 1) if value.dim() > 2 else value
         if rows.shape[:2] != size or value.device != device:
             raise SpecError(
                 f"{function_there} returned {list(value.shape)} on {value.device}; expected "
                 f"[{size[0]}, {size[1]}, ...] on {device}, as its inputs."
             )
-    if replaced.op.reports:
+    if replaced.op.role.reports:
         _refuse_no_log_probs(values[0], size, node.config.get("vocab_size"), function_there)
     return values
 
@@ -149,7 +149,7 @@ def refuse_other_shapes(
     expected_ports = next((ports for walker, ports in values.items() if walker not in regions), None)
     for walker, region in regions.items():
         for value, expected in zip(values.get(walker, ()), expected_ports or (), strict=False):
-            shapes = [x.movedim(node.op.token_axis, 1).shape[2:] if x.dim() > 2 else () for x in (value, expected)]
+            shapes = [x.movedim(node.op.tokens.axis, 1).shape[2:] if x.dim() > 2 else () for x in (value, expected)]
             if shapes[0] != shapes[1] or value.is_floating_point() != expected.is_floating_point():
                 raise SpecError(
                     f"{region.where}: impl {region.call} at {node.name} returned {value.dtype} {list(value.shape)}; "

@@ -10,7 +10,9 @@ from itertools import pairwise
 import torch
 
 from moeparity.engine.batch import Batch, Batches, Rows
+from moeparity.engine.walker import Walker
 from moeparity.numerics.joined_steps import Steps
+from moeparity.plan.schedule.borders import Borders
 from moeparity.plan.schedule.cases import Sizes
 from moeparity.plan.schedule.rank_groups import dealt, of_group
 from moeparity.plan.schedule.steps import FORWARD, Groups, MicroBatches, Phase, Schedule, Span, Step
@@ -26,6 +28,7 @@ class Turn:
     steps: if the tokens are those of several steps, where each step's tokens lie. The op gives the bits of computing
         them step after step.
     group: which group of ranks computes the turn, under data-parallel attention, and how many groups there are.
+    lag: how many updates older than the recipe's checkpoint its weights are.
     """
 
     batch: Batch
@@ -36,10 +39,13 @@ class Turn:
     starts: Mapping[int, int] = field(default_factory=dict)
     steps: Steps | None = None
     group: tuple[int, int] = (0, 1)
+    lag: int = 0
 
     def queries(self, *, varlen: bool) -> tuple[Batch, ...]:
-        """The batches that attention computes in one call each: each span by itself if the rows are flat, else all
-        tokens. If `varlen`, sequences of a pack that do not see each other are computed one by one too.
+        """The batches of query tokens that an attention kernel is called for, one call each.
+
+        Rows that lie flat are computed span by span, all others in one call. A `varlen` kernel also computes the
+        sequences of a pack one by one, if they do not see each other.
         """
         alone = self.batch.shape == "flat" or (varlen and self.isolated)
         return self.batch.apart if alone else (self.batch,)
@@ -58,7 +64,7 @@ class Turn:
         every = self.batch.apart if self.batch.shape == "flat" else (self.batch,)
         longest = max(self.keys(batch).size[1] for batch in every)
         queries = self.batch.size[1]
-        return Sizes(self.phase, self.tokens + self.padding, longest=longest, keys=longest, queries=queries)
+        return Sizes(self.phase, self.tokens + self.padding, longest, longest, queries, self.lag)
 
     def sizes_of(self, queries: Batch, among: Sizes) -> Sizes:
         """The same for some of this turn's tokens that attention computes in one call; `among` are the sizes of the
@@ -82,16 +88,28 @@ class Turn:
 class Grid(Batches):
     """All tokens, cut by every schedule.
 
-    waves: the smallest runs of sequences such that no step of any schedule has tokens from two runs.
+    waves: the smallest runs of sequences such that no step of any schedule has tokens from two runs, nor, with `pairs`,
+        sequences 2i and 2i + 1 lie in two runs.
     turns: the steps of each schedule, by wave.
     head_turns: the same for the head.
+    borders: where the steps of each schedule take states over. With `unreset` that is a sequence's beginning too, for
+        these schedules, so that it is of one wave with the sequence before it.
     apart, head_apart: the same as groups of ranks compute them under data-parallel attention, each the rows of its own
         sequences.
     """
 
-    def __init__(self, sequences: int, length: int, schedules: Iterable[Schedule | MicroBatches]) -> None:
+    def __init__(
+        self,
+        sequences: int,
+        length: int,
+        schedules: Iterable[Schedule | MicroBatches],
+        unreset: Iterable[Schedule | MicroBatches] = (),
+        *,
+        pairs: bool = False,
+    ) -> None:
         super().__init__(sequences, length)
         self.schedules = {schedule: schedule.on(sequences, length) for schedule in schedules}
+        self.borders = {key: Borders(schedule) for key, schedule in self.schedules.items()}
         steps = {key: _with_filled_phases(schedule) for key, schedule in self.schedules.items()}
         starts = {key: _starts(filled) for key, filled in steps.items()}
         turns = {
@@ -119,11 +137,24 @@ class Grid(Batches):
         }
         every = [*turns.values(), *head_turns.values(), *apart.values(), *head_apart.values()]
         self.placed = [[turn.batch for turn in schedule_turns] for schedule_turns in every]
-        self.waves = self._cut_into_waves([turn.rows for schedule_turns in every for turn in schedule_turns])
+        reaches = [turn.rows for schedule_turns in every for turn in schedule_turns]
+        for begin, end in (pair for key in unreset for pair in self.borders[key].unreset.items()):
+            reaches.append((min(begin.sequence, end.sequence), max(begin.sequence, end.sequence) + 1))
+        if pairs:
+            reaches += [(first, first + 2) for first in range(0, sequences - 1, 2)]
+        self.waves = self._cut_into_waves(reaches)
         self.turns = {key: self._by_wave(placed) for key, placed in turns.items()}
         self.head_turns = {key: self._by_wave(placed) for key, placed in head_turns.items()}
         self.apart = {key: self._by_wave(placed) for key, placed in apart.items()}
         self.head_apart = {key: self._by_wave(placed) for key, placed in head_apart.items()}
+
+    @classmethod
+    def of(cls, walkers: Sequence[Walker], sequences: int, length: int) -> Grid:
+        """The grid that these walkers compute."""
+        schedules = dict.fromkeys(walker.schedule for walker in walkers)
+        unreset = {w.schedule: None for w in walkers if not w.resets}
+        pairs = any(walker.plan.graph.pairs for walker in walkers)
+        return cls(sequences, length, schedules, unreset, pairs=pairs)
 
     def open_packs(self, of: Schedule | MicroBatches, wave: Rows) -> list[Batch]:
         """The packs of a schedule in which tokens see other sequences."""
@@ -147,7 +178,7 @@ class Grid(Batches):
         """The turns of a step: one that computes, and one that copies."""
         if step.spans:
             batch, own_starts = self.batch(step.spans, step.shape), starts if step.shape == "flat" else None
-            yield Turn(batch, step.phase, step.isolated, step.padding, starts=own_starts or {})
+            yield Turn(batch, step.phase, step.isolated, step.padding, starts=own_starts or {}, lag=step.lag)
         yield from self._copies(step)
 
     def _copies(self, step: Step) -> Iterator[Turn]:
@@ -168,7 +199,7 @@ class Grid(Batches):
         rest = [span._replace(last=firsts.get(span.sequence, span.last)) for span in step.spans]
         for spans in (scored_spans, [span for span in rest if span.tokens]):
             if spans:
-                yield Turn(self.batch(tuple(spans), step.shape if _alike(spans) else "flat"), step.phase)
+                yield Turn(self.batch(tuple(spans), step.shape if _alike(spans) else "flat"), step.phase, lag=step.lag)
         yield from self._copies(step)
 
     def _by_wave(self, turns: Sequence[Turn]) -> Mapping[Rows, tuple[Turn, ...]]:

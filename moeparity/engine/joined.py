@@ -12,7 +12,7 @@ from moeparity.numerics.joined_steps import BLOCKS, Steps
 from moeparity.plan.schedule.steps import Span
 
 _FEWEST = 4
-"""At least so many steps are joined. Below that, the trial costs more than the calls it saves."""
+"""At least this many steps are joined. Below that, the trial costs more than the calls it saves."""
 
 
 class Joined:

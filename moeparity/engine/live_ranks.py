@@ -69,7 +69,7 @@ class LiveRanks(Ranks):
         return reductions
 
     def holds(self, piece: int, pieces: int) -> bool:
-        """Whether this rank computes one of so many pieces. Raises RankError where they can't be dealt out."""
+        """Whether this rank computes this one of `pieces` pieces. Raises RankError where they can't be dealt out."""
         if pieces % self.width and self.width % pieces:
             raise RankError(f"{pieces} pieces of an op can't be dealt out to {self.width} ranks.")
         if pieces < self.width:
@@ -106,20 +106,24 @@ class LiveRanks(Ranks):
         self._reductions.append(Reduction(call, size, first.numel(), name, differing, orders))
         return total
 
-    def in_group(self, group: tuple[int, int], compute: Compute, *, whole: bool) -> tuple[torch.Tensor, ...]:
-        """What `compute` gives in one group of ranks, which acts as a job of its own meanwhile. The result is sent to
-        all other ranks of the job, or of the stage that the group is a part of.
+    def in_groups(
+        self, groups: Sequence[tuple[int, int]], compute: Compute, *, whole: bool
+    ) -> tuple[torch.Tensor, ...]:
+        """What `compute` gives in the last of these groups of ranks, each a part of the one before, which acts as a job
+        of its own meanwhile. The result is sent to all other ranks of the job.
         """
-        number, groups = group
-        if groups == 1:
+        if not groups:
             return compute()
-        every, ranks = self.width, self.width // groups
+        (number, count), *inner_groups = groups
+        if count == 1:
+            return self.in_groups(inner_groups, compute, whole=whole)
+        every, ranks = self.width, self.width // count
         is_mine = self.rank % every // ranks == number
         outputs: tuple[torch.Tensor, ...] = ()
         if is_mine:
             self.width = ranks
             try:
-                outputs = compute()
+                outputs = self.in_groups(inner_groups, compute, whole=whole)
             finally:
                 self.width = every
         sent: list[tuple[torch.Tensor, ...]] = [tuple(output.cpu() for output in outputs)]
@@ -158,7 +162,7 @@ class LiveRanks(Ranks):
         return torch.cat(shares, dim=1)[:, : partial.shape[1]].contiguous()
 
     def _group(self, size: int) -> dist.ProcessGroup | None:
-        """The group of so many consecutive ranks that this rank is in; None: all ranks."""
+        """The group of `size` consecutive ranks that this rank is in; None: all ranks."""
         return self._groups.get(size)
 
 

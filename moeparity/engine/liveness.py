@@ -11,11 +11,12 @@ from moeparity.engine.computation import Numerics
 from moeparity.engine.grid import Grid
 from moeparity.engine.joined import joined_rows
 from moeparity.engine.task import Task
-from moeparity.engine.walker import Name, Walker
+from moeparity.engine.walker import Name, Walker, with_lanes
 from moeparity.engine.work import Work
 from moeparity.ops.attribute import EDGE
 from moeparity.ops.memory import INTEGER, Call
 from moeparity.plan.graph import SOURCES, Graph, Node, Segment
+from moeparity.plan.schedule.steps import MicroBatches, Schedule
 from moeparity.plan.token_shapes import token_shapes, weight_shapes
 
 _LOADS = 1.5
@@ -35,8 +36,9 @@ class Values:
     """Which values can differ between walkers, and how many bytes of them are alive at each node."""
 
     def __init__(self, walkers: Sequence[Walker], graph: Graph, sequences: int, length: int) -> None:
+        self.walkers = walkers = with_lanes(walkers, sequences, length)
         self.graph, self.work, self.sequences, self.length = graph, Work.of(walkers, graph), sequences, length
-        self.grid = grid = Grid(sequences, length, dict.fromkeys(walker.schedule for walker in walkers))
+        self.grid = grid = Grid.of(walkers, sequences, length)
         self.wave = max(last - first for first, last in grid.waves)
         # By schedule: how many steps have how many rows.
         self.rows = {key: Counter(step.rows for step in schedule.steps) for key, schedule in grid.schedules.items()}
@@ -54,6 +56,8 @@ class Values:
         self.value_bytes: dict[str, int] = {}
         self.output_bytes: dict[str, int] = {}
         self.scratch: dict[str, int] = {}
+        # By node: bytes of the states that are handed on from step to step.
+        self.state_bytes: dict[str, int] = {}
         # By node: the kernel calls of each piece of work that can differ between walkers, by their rows, and how often
         # each is made.
         self.calls: dict[str, dict[int, list[tuple[Call, int]]]] = {}
@@ -61,8 +65,16 @@ class Values:
         # calls of each.
         self.gemms: dict[tuple[str, int, str], dict[int, int]] = {}
         for walker in walkers:
-            numbers = {source: self._number((source, walker.schedule)) for source in SOURCES}
+            numbers = {source: self._number((source, walker.schedule, *walker.keys_of.items())) for source in SOURCES}
             self.values |= {(walker.name, source): _Value(number, INTEGER) for source, number in numbers.items()}
+        # By walker, the schedules of its shadows, and of those that take its keys.
+        self.taken_by: dict[Name, set[Schedule | MicroBatches]] = {}
+        self.ends: dict[frozenset[Schedule | MicroBatches], int] = {}
+        for walker in walkers:
+            if walker.inputs_of is not None:
+                self.taken_by.setdefault(walker.inputs_of, set()).add(walker.schedule)
+            for giver in walker.keys_of.values():
+                self.taken_by.setdefault(giver, set()).add(walker.schedule)
         ordered = sorted(walkers, key=lambda walker: walker.inputs_of is not None)
         for node in graph.nodes:
             self._walk(node, ordered)
@@ -121,6 +133,7 @@ class Values:
             ]
             copies = self._assembled(walker, call) if values == node.values else 0
             self.scratch[node.name] = max(self.scratch[node.name], node.op.scratch(call) + copies)
+            self.state_bytes[node.name] = self.state_bytes.get(node.name, 0) + self._states(walker, call)
             if node.weights and call.dtype in {"bf16", "fp16"}:
                 for tokens, steps in rows.items():
                     calls_of = self.gemms.setdefault((call.dtype, tokens, node.name), {})
@@ -156,7 +169,31 @@ class Values:
             inputs=[self.widths[name] * walker.plan.partials[name] for name in names],
             outputs=[self.widths[value] * walker.plan.partials[value] for value in node.values],
             heads=self.heads[names[0]],
+            state_numbers=0 if node.op.tokens.state is None else self._state_numbers(node),
         )
+
+    def _state_numbers(self, node: Node) -> int:
+        assert node.op.tokens.state is not None, "it was asked of an op that has one"
+        return node.op.tokens.state.numbers(
+            weight_shapes(node), node.params, [self.widths[value] for value in node.inputs]
+        )
+
+    def _states(self, walker: Walker, call: Call) -> int:
+        """Bytes of the states of one piece of work, which live as long as a node is looked at: a row at each end where
+        the walker or a shadow of it takes a state over, and a copy that is compared.
+        """
+        if not call.state_numbers:
+            return 0
+        rows = self.wave + self._ends(frozenset({walker.schedule, *self.taken_by.get(walker.name, ())}))
+        return 2 * call.wide * call.state_numbers * rows
+
+    def _ends(self, takers: frozenset[Schedule | MicroBatches]) -> int:
+        """The most ends in a wave at which steps of these schedules take states over."""
+        if takers not in self.ends:
+            ends = set().union(*(self.grid.borders[schedule].continued for schedule in takers))
+            of_sequence = Counter(end.sequence for end in ends)
+            self.ends[takers] = max(sum(map(of_sequence.__getitem__, range(*wave))) for wave in self.grid.waves)
+        return self.ends[takers]
 
     def _assembled(self, walker: Walker, call: Call) -> int:
         """Bytes of inputs that are put together from several steps, while the steps' own values are still in memory."""
@@ -189,7 +226,7 @@ class Values:
 
     def saved(self, names: set[str]) -> int:
         """Bytes of these nodes' values, the logits and the routes, counted twice: in parts, and put together."""
-        nodes = [n for n in self.graph.nodes if n.name in names or n.op.routes or self.graph.output in n.values]
+        nodes = [n for n in self.graph.nodes if n.name in names or n.op.role.routes or self.graph.output in n.values]
         return (
             2 * sum(self.value_bytes[value] for node in nodes for value in node.values) * self.sequences * self.length
         )
@@ -216,6 +253,7 @@ class Values:
             * self.wave
             * self.length
             + self.scratch[node.name]
+            + self.state_bytes.get(node.name, 0)
             for at, node in zip(inside, segment.nodes, strict=True)
         )
 

@@ -22,13 +22,15 @@ from moeparity.engine import functions
 from moeparity.engine.batch import Rows
 from moeparity.engine.grid import Grid, Turn
 from moeparity.engine.joined import Joined
+from moeparity.engine.states import Givers, Handed, handed_at
 from moeparity.engine.task import Replay, Task
+from moeparity.engine.texts import Texts
 from moeparity.engine.ticks import Ticks
 from moeparity.engine.turns import NodeTurns
 from moeparity.engine.values import Block, Identities
 from moeparity.engine.view import Ids, NodeView, Observer, ids_of
 from moeparity.engine.visit import Visit
-from moeparity.engine.walker import Name, Walker, WalkersRefusedError
+from moeparity.engine.walker import Name, Walker, WalkersRefusedError, with_lanes
 from moeparity.engine.work import Work
 from moeparity.inputs.weights.store import Loaded, WeightStore
 from moeparity.ops.attribute import RefusedError
@@ -75,6 +77,7 @@ def run(
     before = weights.bytes_read
     with torch.inference_mode():
         mask = torch.ones_like(tokens, dtype=torch.bool) if attention_mask is None else attention_mask
+        walkers = with_lanes(walkers, *tokens.shape)
         work = work or Work.of(walkers, weights.graph)
         lockstep = _Lockstep(walkers, work, weights.graph, tokens, mask.to(tokens.device), observers, compares=compares)
         walked_waves = lockstep.grid.waves[waves]
@@ -115,15 +118,17 @@ class _Lockstep:
         for walker in walkers:
             self.names_on.setdefault(walker.schedule, []).append(walker.name)
         self.sources = {walker.name: walker.inputs_of or walker.name for walker in walkers}
+        self.keys_of = {walker.name: walker.keys_of for walker in walkers}
         self.grafts = {walker.name: walker.grafts for walker in walkers}
         sequences, length = tokens.shape
-        self.grid = Grid(sequences, length, dict.fromkeys(self.schedules.values()))
+        self.grid = Grid.of(walkers, sequences, length)
         self.joined = Joined(self.grid)
         self.turns = NodeTurns(self.grid, graph, self.schedules.values())
         # Shadows read other walkers' values, so they come after all of them.
         self.walkers = sorted(walkers, key=lambda walker: walker.inputs_of is not None)
         self.values: dict[tuple[Name, str, Rows], list[Block]] = {}
         self.entered: dict[Rows, dict[tuple[Name, str], Ids]] = {wave: {} for wave in self.grid.waves}
+        self.texts = Texts(tokens=tokens, mask=mask, prompts=next((w.prompts for w in walkers if w.prompts), ()))
         self._add_sources(tokens, mask)
 
     def _add_sources(self, tokens: torch.Tensor, mask: torch.Tensor) -> None:
@@ -141,24 +146,26 @@ class _Lockstep:
         """Compute one node of one wave for every walker, show it to the observers, and drop the values that nobody
         reads later.
         """
-        visit = Visit(node, wave, loaded, self.counts.evaluations, compares=self.compares)
+        visit = Visit(node, wave, loaded, self.counts.evaluations, self.texts, compares=self.compares)
         leaders = self.work.leaders[node.name]
         outputs: dict[Name, tuple[list[Block], ...]] = {}
         inputs: dict[Name, tuple[list[Block] | None, ...]] = {}
         active: dict[Name, Mapping[str, object]] = {}
+        states = {} if node.op.tokens.state is None else self._states(node)
         for place, walker in enumerate(self.walkers):
             todo = self.work.at[walker.name, node.name]
             if todo is None or leaders[walker.name] != walker.name:
                 continue
             source = self.sources[walker.name]
             inputs[walker.name] = self._inputs(source, todo.reads_of_all, wave)
-            ports = partial(self._ports, visit, todo, source)
+            ports = partial(self._ports, visit, todo, source, states.get(walker.name))
             visit.on_part = partial(self._report_part, ticks, place)
             try:
                 computed = visit.walked(self._turns(walker.name, visit, todo), ports)
             except RefusedError as error:
                 led = [name for name, leader in leaders.items() if leader == walker.name]
-                raise WalkersRefusedError(led, error) from None
+                refusal = error if error.node else RefusedError(error.attribute, error.reason, node=node.name)
+                raise WalkersRefusedError(led, refusal) from None
             recorded, handed_on = visit.grafted(computed, walker.grafts)
             outputs[walker.name] = recorded if walker.shows == "recorded" else computed
             active[walker.name] = todo.numerics.active
@@ -210,16 +217,32 @@ class _Lockstep:
         inputs = self._inputs(self.sources[walker], todo.reads, visit.wave)
         return all(block.tensor.is_contiguous() for blocks in inputs for block in blocks or ())
 
-    def _ports(self, visit: Visit, at: Task, source: Name, turn: Turn) -> tuple[Block, ...]:
+    def _states(self, node: Node) -> dict[Name, Handed]:
+        """What the steps of each walker hand on at a node with a state; a shadow begins from its source's states, and
+        steps on some weights from those of the walker whose keys they take.
+        """
+        leaders, working = self.work.leaders[node.name], dict[Name, tuple[Givers, Task]]()
+        for walker in self.walkers:
+            task = self.work.at[walker.name, node.name]
+            if task is not None and leaders[walker.name] == walker.name:
+                giver = leaders[self.sources[walker.name]]
+                by_lag = {lag: leaders[name] for lag, name in self.keys_of[self.sources[walker.name]].items()}
+                working[walker.name] = Givers(giver if giver in working else walker.name, by_lag), task
+        return handed_at(working, {name: self.grid.borders[self.schedules[name]] for name in working})
+
+    def _ports(self, visit: Visit, at: Task, source: Name, handed: Handed | None, turn: Turn) -> tuple[Block, ...]:
         """A walker's blocks for one turn: those of the node's own ports, then one for each consumer that gets a value
         of its own.
         """
-        if any(at.history):
-            return self._attended(visit, at, source, turn)
+        if any(at.history) or handed is not None:
+            return self._by_sequence(visit, at, source, handed, turn)
         todo = _task_of(at, turn)
-        inputs = self._inputs(source, todo.reads, visit.wave)
-        if todo.replay is not None:
-            inputs = (*inputs, *self._replayed(visit, todo.replay))
+        replay = todo.replay
+        if replay is not None and replay.ports == 0:
+            inputs = self._inputs(replay.of, todo.reads, visit.wave)
+        else:
+            inputs = self._inputs(source, todo.reads, visit.wave)
+            inputs = inputs if replay is None else (*inputs, *self._replayed(visit, replay))
         ports = visit.called(todo, todo.numerics, turn, inputs)
         return ports + tuple(
             ports[0] if numerics is None else visit.called(todo, numerics, turn, inputs)[0] for numerics in todo.edges
@@ -230,8 +253,9 @@ class _Lockstep:
         todo = self.work.at[walker, visit.node.name]
         assert todo is not None, "only what ran is asked"
         turn = self._turns(walker, visit, todo)[0]
-        afresh = Visit(visit.node, visit.wave, visit.loaded, self.counts.evaluations)
-        blocks = self._ports(afresh, todo, self.sources[walker], turn)
+        afresh = Visit(visit.node, visit.wave, visit.loaded, self.counts.evaluations, self.texts)
+        handed = Handed(self.grid.borders[self.schedules[walker]]) if visit.node.op.tokens.state is not None else None
+        blocks = self._ports(afresh, todo, self.sources[walker], handed, turn)
         return tuple(block.tensor for block in blocks[: len(visit.node.outputs)])
 
     def _replayed(self, visit: Visit, replay: Replay) -> list[list[Block]]:
@@ -250,17 +274,21 @@ class _Lockstep:
 
         return list(visit.walked(self._turns(replay.of, visit, source), routes)[: replay.ports])
 
-    def _attended(self, visit: Visit, at: Task, source: Name, turn: Turn) -> tuple[Block, ...]:
-        """The values of a turn at an op that reads earlier tokens. If the op computes each span by itself, they are put
-        together from the spans' values; the spans may belong to different cases.
+    def _by_sequence(
+        self, visit: Visit, at: Task, source: Name, handed: Handed | None, turn: Turn
+    ) -> tuple[Block, ...]:
+        """The values of a turn at an op that reads earlier tokens, or a state. If the op computes each span by itself,
+        they are put together from the spans' values; the spans may belong to different cases.
         """
         parts = []
         sizes = turn.sizes if at.by_phase else None
         whole = at if sizes is None else at.at(sizes)
-        for queries in turn.queries(varlen=whole.numerics.varlen):
+        for queries in turn.queries(varlen=whole.numerics.varlen or handed is not None):
             todo = at if sizes is None else at.at(turn.sizes_of(queries, sizes))
             inputs = self._inputs(source, todo.reads, visit.wave)
-            parts.append(visit.computed(todo, todo.numerics, turn, queries, inputs))
+            keys_of = self.keys_of[source].get(turn.lag)
+            before = inputs if keys_of is None else self._inputs(keys_of, todo.reads, visit.wave)
+            parts.append(visit.computed(todo, todo.numerics, turn, queries, inputs, handed, before))
         return visit.identified(parts, turn.batch)
 
     def _inputs(self, source: Name, reads: tuple[str | None, ...], wave: Rows) -> tuple[list[Block] | None, ...]:

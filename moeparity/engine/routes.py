@@ -1,27 +1,29 @@
 """Forced routes (routing replay): a walker whose routers hand on what another walker's routers chose.
 
 Engines differ in what a replay takes over: the expert ids alone, which each side weights itself (verl's R2 and R3,
-slime, vLLM, SGLang); the routing weights too; and the order of the slots, in which a combine may add. A forced walker
-takes over one of these, and keeps its own numerics for everything else.
+slime, vLLM, SGLang); the routing weights too; and the order of the slots, in which a combine may add. What none of them
+records, and could, are the router's logits. A forced walker takes over one of these, and keeps its own numerics for
+everything else.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 
 from moeparity.errors import SpecError
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.changed import in_all_phases
 
-Replayed = Literal["ids", "ids+weights", "ids+weights+order"]
+Replayed = Literal["ids", "ids+weights", "ids+weights+order", "logits"]
 Routes = Literal["natural", Replayed]
 NATURAL: Final = "natural"
 IDS: Final = "ids"
 WEIGHTS: Final = "ids+weights"
 ORDER: Final = "ids+weights+order"
-REPLAYED: tuple[Replayed, ...] = get_args(Replayed)
-"""What is taken over, from the least to the most; `natural` takes over nothing."""
+LOGITS: Final = "logits"
+REPLAYED: tuple[Replayed, ...] = (IDS, WEIGHTS, ORDER)
+"""What is taken over of routes, from the least to the most; `natural` takes over nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,7 @@ class Forced:
         is the forced one keeps its own slots, ties included.
     ids+weights: and each expert's routing weight, in the dtype it has there.
     ids+weights+order: and the slots: bit for bit the other walker's routes. The own logits are not read.
+    logits: not the routes, but what the other walker's router reads; the own router makes routes of them.
 
     Where the two plans differ in a choice that later ops go along with (`router:scaling`), the weights taken over are
     those that the other walker's router gives under the choice of this one, so that nothing is scaled twice.
@@ -52,14 +55,14 @@ def replayed_plan(plan: BoundGraph, source: BoundGraph) -> BoundGraph:
     for side in (plan, source):
         hidden = side.replaced()
         for node in side.graph.nodes:
-            if node.op.routes and node.name in hidden:
+            if node.op.role.routes and node.name in hidden:
                 region = hidden[node.name]
                 raise SpecError(
                     f"{region.where}: impl {region.call} stands in place of {node.name}, so its routes cannot be "
                     "forced. Leave the router out of its `nodes`."
                 )
     followed = {name for node in plan.graph.nodes for name in node.op.choices_elsewhere}
-    routers = [node for node in plan.graph.nodes if node.op.routes]
+    routers = [node for node in plan.graph.nodes if node.op.role.routes]
     places = [(node.name, a.name) for node in routers for a in node.attributes if a.name in followed]
     own_settings = {place: plan.settings[place] for place in places}
     alike = all(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from moeparity.engine.computation import Numerics, op_numerics, region_numerics
-from moeparity.engine.routes import IDS, ORDER, Forced, replayed_plan
+from moeparity.engine.routes import IDS, LOGITS, ORDER, Forced, replayed_plan
 from moeparity.engine.walker import Name, Walker
 from moeparity.errors import SpecError
 from moeparity.ops.attribute import EDGE
@@ -20,7 +20,8 @@ from moeparity.plan.schedule.steps import MicroBatches, Schedule
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
     """Routes that a task is given after its inputs: the first `ports` outputs of the router of walker `of`. That walker
-    computes them in each case of its own schedule.
+    computes them in each case of its own schedule. Without ports the task is given that walker's inputs in place of its
+    own.
     """
 
     of: Name
@@ -36,7 +37,7 @@ class Replay:
     @property
     def key(self) -> tuple[object, ...]:
         """Equal for two replays that give the same routes."""
-        return (self.of, *((phase, numerics.key) for phase, numerics in self.numerics.items()))
+        return (self.of, self.ports, *((phase, numerics.key) for phase, numerics in self.numerics.items()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +102,7 @@ def task_of(
         if id(plan) not in of_plan:
             of_plan[id(plan)] = _task(walker, plan, node, edges, handed)
         task = of_plan[id(plan)]
-        if walker.routes is not None and replayed is not None and node.op.routes:
+        if walker.routes is not None and replayed is not None and node.op.role.routes:
             task = _replaying(task, node, walker.routes, replayed[phase])
         tasks[phase] = task
     first, *others = tasks
@@ -121,12 +122,13 @@ def _task(walker: Walker, plan: BoundGraph, node: Node, edges: Sequence[str], ha
     # A node's values with an edge of their rounded_edges are single and carry the node's name.
     inputs = plan.read_inputs(node)
     reads = tuple(v if v is None else _handed(v, node, region, handed) for v in inputs)
-    earlier = {value for port, value in zip(node.ports, node.inputs, strict=True) if port in node.op.history}
+    earlier = {value for port, value in zip(node.ports, node.inputs, strict=True) if port in node.op.tokens.history}
     history = tuple(value in earlier for value in inputs)
     if region is not None:
         _refuse_history(walker, region)
         numerics = region_numerics(plan, node, region, walker.functions[region.call])
         return Task(reads=reads, history=history, numerics=numerics, edges=(None,) * len(edges))
+    _refuse_rejected(walker, node)
     rounded_edges = plan.edges(node)
     numerics = op_numerics(plan, node, {})
     if knows_steps(walker.schedule, node):
@@ -144,17 +146,24 @@ def knows_steps(schedule: Schedule | MicroBatches, node: Node) -> bool:
     what its tokens see and where they lie among the keys; a copied token has another token's value, not the one
     computed for it.
     """
-    if node.op.history:
+    if node.op.tokens.history:
         return schedule.has_packs or schedule.has_copies
     return schedule.has_copies and any(value in SOURCES for value in node.inputs)
 
 
 def _refuse_history(walker: Walker, region: Region) -> None:
     """Refuses a user's function in place of several nodes if attention inside it would read keys of earlier steps,
-    which it is not given.
+    which it is not given; and in place of a node that would take over a state, or begin anew within a row.
     """
     nodes = [node for node in walker.plan.graph.nodes if node.name in region.nodes]
-    if walker.schedule.has_history and len(nodes) > 1 and any(node.op.history for node in nodes):
+    stateful = next((node for node in nodes if node.op.tokens.state is not None), None)
+    if stateful is not None and _has_borders(walker.schedule):
+        raise SpecError(
+            f"{region.where}: impl {region.call} stands in place of {stateful.name}, op {stateful.op.name}, which "
+            "takes a state over from step to step and begins anew with each sequence of a row; a function is given "
+            "neither the state nor these borders. Leave `schedule` out, or the function."
+        )
+    if walker.schedule.has_history and len(nodes) > 1 and any(node.op.tokens.history for node in nodes):
         raise SpecError(
             f"{region.where}: impl {region.call} stands in place of attention and other nodes, and this side's "
             "schedule has steps that read keys of earlier ones, which it would not be given. "
@@ -162,14 +171,32 @@ def _refuse_history(walker: Walker, region: Region) -> None:
         )
 
 
+def _refuse_rejected(walker: Walker, node: Node) -> None:
+    """Refuses rejected drafts where a state would have to go back to the last accepted one."""
+    if node.op.tokens.state is not None and walker.schedule.rejects_drafts:
+        raise SpecError(
+            f"schedule: {node.name}, op {node.op.name}, takes a state over from step to step, and its state before a "
+            "rejected draft is not known here. Leave `schedule` out, or let all drafts be accepted: `verify`."
+        )
+
+
+def _has_borders(schedule: Schedule | MicroBatches) -> bool:
+    """Whether steps begin or end within sequences, or rows of several sequences lie one after the other."""
+    rows_apart = isinstance(schedule, MicroBatches) or all(step.shape == "dense" for step in schedule.steps)
+    return schedule.has_history or not rows_apart
+
+
 def _replaying(task: Task, node: Node, forced: Forced, sources: Mapping[Case, BoundGraph]) -> Task:
     """A router's task with routes taken over, as `forced` says, from a walker that has these plans in its cases."""
     replay = Replay(
         of=forced.of,
         numerics={phase: op_numerics(source, node, {}) for phase, source in sources.items()},
-        ports=1 if forced.replayed == IDS else 2,
+        ports={IDS: 1, LOGITS: 0}.get(forced.replayed, 2),
     )
     numerics = task.numerics
+    if forced.replayed == LOGITS:
+        # Its numerics are the router's own: of equal logits it makes what the same router makes elsewhere.
+        return replace(task, replay=replay)
     if forced.replayed != ORDER:
         key = (*numerics.key, ("routes", forced.replayed))
         return replace(task, numerics=replace(numerics, key=key), replay=replay)
@@ -180,7 +207,7 @@ def _replaying(task: Task, node: Node, forced: Forced, sources: Mapping[Case, Bo
         theirs,
         key=(replay.key, ("routes", ORDER)),
         partials=1,
-        compute=lambda tensors, *_: tuple(t for t in tensors if t is not None),
+        compute=lambda call_inputs: tuple(tensor for tensor in call_inputs.tensors if tensor is not None),
         joins=False,
     )
     return replace(task, reads=(None,) * len(task.reads), numerics=handed, replay=replay)

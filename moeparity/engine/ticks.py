@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from moeparity.progress import Callback, Progress
 
 LONG = 0.5
-"""If a node is not done after so many seconds, progress within it is reported."""
+"""If a node is not done after this many seconds, progress within it is reported."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Ticks:
         self._tell(0.0)
 
     def within(self, part: float) -> None:
-        """So much of the next node is done, from 0 to 1; reported only if nothing was reported for a while."""
+        """The part of the next node that is done, from 0 to 1; reported only if nothing was reported for a while."""
         if self.heard is not None and part < 1 and time.monotonic() - self._told_at >= LONG:
             self._tell(part)
 

@@ -23,16 +23,19 @@ class NodeTurns:
         }
 
     def at(self, schedule: Schedule | MicroBatches, node: Node, task: Task, wave: Rows) -> tuple[Turn, ...]:
-        """The turns of a walker with this task: all tokens of a wave if no row depends on others, else its steps."""
+        """The turns of a walker with this task: all tokens of a wave if no row depends on others, or if pairs of
+        sequences do, else its steps.
+        """
         # Groups that attend apart add up their own partial sums.
-        sums_apart = node.op.reduces and self.is_apart(schedule, node)
-        if not task.numerics.sees_rows and not task.by_phase and not sums_apart:
+        sums_apart = node.op.role.reduces and self.is_apart(schedule, node)
+        once = not task.numerics.sees_rows and not task.by_phase and not sums_apart
+        if once or node.op.tokens.pairs:
             return (Turn(self.grid.whole(wave), schedule.phases[0]),)
         return self.steps(schedule, node, wave)
 
     def steps(self, schedule: Schedule | MicroBatches, node: Node, wave: Rows) -> tuple[Turn, ...]:
         """The steps of a schedule at a node; under data-parallel attention those of each group."""
-        grid, is_head = self.grid, node.op.family == "head"
+        grid, is_head = self.grid, node.op.role.family == "head"
         if self.is_apart(schedule, node):
             return (grid.head_apart if is_head else grid.apart)[schedule][wave]
         return (grid.head_turns if is_head else grid.turns)[schedule][wave]

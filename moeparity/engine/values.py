@@ -16,23 +16,23 @@ from moeparity.numerics.bits import int_view
 IntArray = npt.NDArray[np.int64]
 
 FEW = 2
-"""Up to so many tensors are compared directly. Of more, only those are whose fingerprints agree in some cell."""
+"""Up to this many tensors are compared directly. Of more, only those are whose fingerprints agree in some cell."""
 
 NARROW = 64
-"""Up to so many cells are looked up one by one."""
+"""Up to this many cells are looked up one by one."""
 
 PAIRS = 4096
-"""For up to so many other batches, a batch keeps which tokens it shares with them."""
+"""For up to this many other batches, a batch keeps which tokens it shares with them."""
 
 WORDS = 1 << 16
-"""On a GPU, fingerprints are taken of so many words of a tensor at once."""
+"""On a GPU, fingerprints are taken of this many words of a tensor at once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
     """A value for the tokens of a batch: the tensor, and an identity for each cell of the batch.
 
-    partials: how many partial sums the value consists of, along the axis behind the sequences (1: there is no such
+    partials: how many partial sums the value consists of, along the axis after the sequences (1: there is no such
         axis).
     axis: the axis of the tokens; the first axis is that of the sequences.
     """

@@ -33,7 +33,7 @@ class Observer(Protocol):
 class NodeView:
     """The values of one node in one wave: outputs and inputs of every walker that ran it, as blocks.
 
-    A walker that runs a user's function in place of several nodes has values at the last of them only. Behind a node's
+    A walker that runs a user's function in place of several nodes has values at the last of them only. After a node's
     own ports, `outputs` hold the values that single consumers are given if some walker rounds on an edge. `active` are
     the choices in effect. `entered` are the identities of this wave's values that enter a region, by walker and name.
     `again` computes a walker's first step of this wave once more, on the same input; it is not available for forced
@@ -88,7 +88,9 @@ class NodeView:
         return value.movedim(axis, 1)[~self.tokens_of(self.grid.fillers).to(value.device)]
 
     def by_token(self, walker: Name, port: int = 0) -> torch.Tensor:
-        """A walker's value for the whole wave, by token: [B, T, values]; partial sums stand side by side."""
+        """The value that a walker has of every token of the wave: [B, T, values]. The partial sums of a token are
+        joined along the last axis.
+        """
         blocks = self.outputs[walker][port]
         return assemble(blocks, self.batch).movedim(blocks[0].axis, 1).unsqueeze(-1).flatten(2)
 
@@ -97,7 +99,7 @@ class NodeView:
         first, last = self.wave
         tokens: dict[Case, torch.Tensor] = {}
         for turn in self.turns[walker]:
-            sizes, apart = turn.sizes, self.node.op.history and turn.batch.shape == "flat"
+            sizes, apart = turn.sizes, self.node.op.tokens.by_sequence and turn.batch.shape == "flat"
             for queries in turn.batch.apart if apart else (turn.batch,):
                 case = case_of(cases, turn.sizes_of(queries, sizes)) or turn.phase
                 of_case = tokens.setdefault(case, torch.zeros(last - first, self.grid.length, dtype=torch.bool))
@@ -143,7 +145,7 @@ class NodeView:
         """
         if regions:
             return regions[0].inputs, [True for _ in regions[0].inputs]
-        return self.node.inputs, [port in self.node.op.history for port in self.node.ports]
+        return self.node.inputs, [self.node.op.tokens.reads_earlier(port) for port in self.node.ports]
 
     def _with_history(self, agree: list[bool], *walkers: Name) -> list[bool]:
         """For each cell, whether it and all cells with earlier tokens that these walkers read from it agree."""

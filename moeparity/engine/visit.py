@@ -9,15 +9,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import chain, repeat
 
 import torch
 
 from moeparity.engine.batch import Batch, Rows
-from moeparity.engine.computation import Numerics
+from moeparity.engine.carried import Carried, Row
+from moeparity.engine.computation import CallInputs, Numerics
 from moeparity.engine.grafts import Graft, grafted
 from moeparity.engine.grid import Turn
+from moeparity.engine.states import Handed, rows_of
 from moeparity.engine.task import Task
+from moeparity.engine.texts import Texts
 from moeparity.engine.values import Block, Identities, assemble, common, reblocked
 from moeparity.inputs.weights.store import Loaded
 from moeparity.numerics.bits import int_view
@@ -30,14 +35,26 @@ from moeparity.progress import telling, through
 class Visit:
     """One node in one wave: the identities of the node's values, what was read so far, and what was computed.
 
-    `evaluations` counts kernel calls by node. compares: whether equal values are found.
+    `evaluations` counts kernel calls by node. texts: what says which tokens stand before those of a batch. compares:
+    whether equal values are found.
     """
 
     def __init__(
-        self, node: Node, wave: Rows, loaded: Loaded, evaluations: Counter[str], *, compares: bool = True
+        self,
+        node: Node,
+        wave: Rows,
+        loaded: Loaded,
+        evaluations: Counter[str],
+        texts: Texts,
+        *,
+        compares: bool = True,
     ) -> None:
         self.node, self.wave, self.loaded, self.evaluations = node, wave, loaded, evaluations
+        self.texts = texts
         self.identities = [Identities(compares=compares) for _ in node.outputs]
+        self._state_identities = Identities(compares=compares)
+        # By what was computed: the states after this many of its tokens.
+        self._states: dict[tuple[object, ...], dict[int, list[Row]]] = {}
         self._computed: dict[tuple[object, ...], tuple[Block, ...]] = {}
         # Values that were computed span by span and put together, by the ids of the spans' blocks, which `_computed`
         # keeps.
@@ -60,56 +77,81 @@ class Visit:
         turn: Turn,
         queries: Batch,
         inputs: Sequence[list[Block] | None],
+        handed: Handed | None = None,
+        before: Sequence[list[Block] | None] | None = None,
     ) -> tuple[Block, ...]:
         """The outputs of a kernel for some tokens of a turn, without identities. Identities are given to the whole
-        turn's values.
+        turn's values. If the op has a state, it is taken over from what the walker has `handed` on, and handed on
+        there. `before` are the same inputs as earlier steps left them; by default the walker's own.
         """
-        # A replay's routes come after the task's own inputs, and are never read at earlier tokens.
-        history = chain(todo.history, repeat(False))
-        blocks = [
-            None
-            if value is None
-            else self.read(value, turn.keys(queries), view=numerics.copies_history)
-            if reads_earlier
-            else self.read(value, queries)
-            for value, reads_earlier in zip(inputs, history, strict=False)
-        ]
+        blocks = self._read_all(todo, numerics, turn, queries, inputs, before or inputs)
         layouts = (None if block is None else (block.ids, block.layout) for block in blocks)
-        padding = 0 if any(todo.history) else turn.padding
-        key = (numerics.key, queries, turn.isolated, padding, turn.steps, *layouts)
-        if key not in self._computed:
+        padding = 0 if any(todo.history) or handed is not None else turn.padding
+        carried = None if handed is None else handed.carried(queries, turn.lag, resets=numerics.resets)
+        key = (numerics.key, queries, turn.isolated, padding, turn.steps, carried and carried.key, *layouts)
+        if key not in self._computed or (carried and not carried.ends.keys() <= self._states[key].keys()):
             self.evaluations[self.node.name] += 1
-            size = (queries.size[0], queries.size[1] + padding)
-            read_blocks = _as_taken(todo, turn, queries, blocks)
-            tensors = self._on_ranks(
-                turn.group,
-                lambda received: numerics.compute(received, self.loaded, size, turn.steps),
-                read_blocks,
-                numerics,
+            call_inputs = CallInputs(
+                tensors=_as_taken(todo, turn, queries, blocks, padding),
+                loaded=self.loaded,
+                size=(queries.size[0], queries.size[1] + padding),
+                steps=turn.steps,
+                carried=carried,
+                text=self.texts.before(queries, padding) if numerics.reads_text else None,
             )
-            axis = self.node.op.token_axis + (numerics.partials > 1)
-            self._computed[key] = tuple(
+            tensors = self._on_ranks(turn.group, numerics, call_inputs)
+            if carried is not None:
+                tensors = self._without_states(key, queries, carried, tensors)
+            axis = self.node.op.tokens.axis + (numerics.partials > 1)
+            blocks_made = (
                 Block(_without_padding(tensor, axis, padding), queries, (), numerics.partials, axis)
                 for tensor in tensors
             )
+            # Kept where only further states were asked for: `_identified` goes by this tuple's id.
+            self._computed.setdefault(key, tuple(blocks_made))
+        if handed is not None:
+            handed.take(row for rows in self._states[key].values() for row in rows)
         return self._computed[key]
 
-    def _on_ranks(
+    def _read_all(
         self,
-        group: tuple[int, int],
-        compute: Callable[[Sequence[torch.Tensor | None]], tuple[torch.Tensor, ...]],
-        inputs: Sequence[torch.Tensor | None],
+        todo: Task,
         numerics: Numerics,
+        turn: Turn,
+        queries: Batch,
+        inputs: Sequence[list[Block] | None],
+        before: Sequence[list[Block] | None],
+    ) -> list[Block | None]:
+        """What a call for some tokens of a turn reads; of earlier tokens as `before` has it."""
+        # A replay's routes come after the task's own inputs, and are never read at earlier tokens.
+        reads = zip(inputs, before, chain(todo.history, repeat(False)), strict=False)
+        return [
+            None
+            if value is None
+            else self._with_earlier(value, earlier or value, turn, queries, view=numerics.copies_history)
+            if reads_earlier
+            else self.read(value, queries)
+            for value, earlier, reads_earlier in reads
+        ]
+
+    def _without_states(
+        self, key: tuple[object, ...], queries: Batch, carried: Carried, tensors: Sequence[torch.Tensor]
     ) -> Sequence[torch.Tensor]:
+        """The outputs of a call; the states that follow them are kept with identities."""
+        outputs = len(tensors) - len(carried.ends)
+        of_call = self._states.setdefault(key, {})
+        for (count, ends), state in zip(carried.ends.items(), tensors[outputs:], strict=True):
+            of_call[count] = rows_of(state, ends, queries, self._state_identities)
+        return tensors[:outputs]
+
+    def _on_ranks(self, group: tuple[int, int], numerics: Numerics, call_inputs: CallInputs) -> Sequence[torch.Tensor]:
         """The outputs of the ranks that the node lies on: those of its stage of a pipeline, and of a group of these."""
         ranks, whole = current(), numerics.partials == 1
         number, stages = ranks.stage(self.node.name)
         border = numerics.active.get(HANDS_ON) if stages > 1 else None
         if border == APART:
-            inputs = ranks.handed_on(number - 1, inputs)
-        tensors = ranks.in_group(
-            (number, stages), lambda: ranks.in_group(group, lambda: compute(inputs), whole=whole), whole=whole
-        )
+            call_inputs = replace(call_inputs, tensors=ranks.handed_on(number - 1, call_inputs.tensors))
+        tensors = ranks.in_groups([(number, stages), group], partial(numerics.compute, call_inputs), whole=whole)
         return tensors if border != SUM else [t for t in ranks.handed_on(number, tensors) if t is not None]
 
     def identified(self, parts: Sequence[tuple[Block, ...]], batch: Batch) -> tuple[Block, ...]:
@@ -173,13 +215,28 @@ class Visit:
         return self.identities[port].block(shown, block.batch, block.axis), own_block
 
     def _copied(self, ports: Sequence[Sequence[Block]], source: Batch, batch: Batch) -> tuple[Block, ...]:
-        # Behind a node's own ports come the roundings for single consumers. They are roundings of its first output, so
+        # After a node's own ports come the roundings for single consumers. They are roundings of its first output, so
         # they share that output's identities.
         identities = chain(self.identities, repeat(self.identities[0]))
         return tuple(
             port_identities.block(assemble(port, source), batch, port[0].axis, port[0].partials)
             for port, port_identities in zip(ports, identities, strict=False)
         )
+
+    def _with_earlier(
+        self, value: list[Block], earlier: list[Block], turn: Turn, queries: Batch, *, view: bool
+    ) -> Block:
+        """A value at all keys of a turn: computed tokens have `value`, tokens before them `earlier`.
+
+        The two are the same list unless another walker has computed the earlier tokens anew.
+        """
+        keys, at = turn.keys(queries), queries.rectangle
+        if earlier is value or keys.size[1] == queries.size[1]:
+            return self.read(value, keys, view=view)
+        assert at is not None, "a call with earlier tokens is of one sequence, or of several alike"
+        assert keys.rectangle is not None, "keys of a rectangle are one"
+        of_earlier = queries.grid.rectangle(at.first, at.last, keys.rectangle.start, at.start)
+        return reblocked([self.read(earlier, of_earlier), self.read(value, queries)], keys)
 
     def read(self, value: list[Block], batch: Batch, *, view: bool = False) -> Block:
         """A value at the tokens of a batch. With `view`, a view is enough if the tokens lie in a rectangle."""
@@ -201,8 +258,10 @@ class Visit:
         return reblocked([block_of[whole]], batch, view=view)
 
 
-def _as_taken(todo: Task, turn: Turn, queries: Batch, blocks: Sequence[Block | None]) -> list[torch.Tensor | None]:
-    """The tensors of a call: with padding rows behind them; in a pack, the mask says what each token may see."""
+def _as_taken(
+    todo: Task, turn: Turn, queries: Batch, blocks: Sequence[Block | None], padding: int
+) -> list[torch.Tensor | None]:
+    """The tensors of a call: with padding rows after them; in a pack, the mask says what each token may see."""
     tensors = [None if block is None else block.tensor for block in blocks]
     if any(todo.history):
         if queries.rectangle is not None:
@@ -212,9 +271,9 @@ def _as_taken(todo: Task, turn: Turn, queries: Batch, blocks: Sequence[Block | N
             tensor[:, None, :] & visible.to(tensor.device) if value == "mask" and tensor is not None else tensor
             for value, tensor in zip(todo.reads, tensors, strict=True)
         ]
-    if not turn.padding:
+    if not padding:
         return tensors
-    return [None if block is None else _padded(block.tensor, block.axis, turn.padding) for block in blocks]
+    return [None if block is None else _padded(block.tensor, block.axis, padding) for block in blocks]
 
 
 def _padded(tensor: torch.Tensor, axis: int, rows: int) -> torch.Tensor:

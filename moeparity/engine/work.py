@@ -13,7 +13,6 @@ from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import SOURCES, Graph, Node
 from moeparity.plan.latest import Latest
 from moeparity.plan.region import Region
-from moeparity.plan.schedule.steps import MicroBatches, Schedule
 
 Alike = tuple[object, ...]
 
@@ -24,7 +23,8 @@ class Work:
 
     There is no task (None) if the node, or a value that it would read, lies inside a region. A shadow has no task
     either if it skips the node; if it would read partial sums where its plan has a whole value, or the other way round;
-    or if the op depends on a choice that the walker it reads from made differently.
+    if it would take states over that the walker it reads from does not hand on; or if the op depends on a choice that
+    that walker made differently.
 
     edge_values: node -> names of the values that single consumers are given, if some walker rounds on an edge.
     last_use: value -> the last node that reads it, in any walker; `dying` is the same from node to values.
@@ -55,8 +55,11 @@ class Work:
             return cls._of(walkers, graph)
         # Only these parts of a schedule matter here: its phases, what its steps consist of, and which walkers share it.
         schedules = list(dict.fromkeys(walker.schedule for walker in walkers))
-        kinds = tuple((of.phases, of.has_packs, of.has_copies) for of in schedules)
-        words = tuple((w.name, w.inputs_of, w.shows, w.skips, schedules.index(w.schedule)) for w in walkers)
+        kinds = tuple((of.phases, of.lags, of.has_packs, of.has_copies) for of in schedules)
+        words = tuple(
+            (w.name, w.inputs_of, tuple(w.keys_of.items()), w.shows, w.skips, schedules.index(w.schedule))
+            for w in walkers
+        )
         plans = [walker.plan for walker in walkers]
         return _LATEST.of((graph, *plans), (kinds, words), lambda: cls._of(walkers, graph))
 
@@ -80,7 +83,7 @@ class Work:
                 if kind not in tasks_of:
                     tasks_of[kind] = task_of(walker, node, edges[node.name], handed, replayed.get(walker.name))
                 unreadable = _reads_any(tasks_of[kind], hidden[source.name]) or _cut_otherwise(node, walker, source)
-                at[place] = None if unreadable else tasks_of[kind]
+                at[place] = None if unreadable or _has_no_state(node, walker, source) else tasks_of[kind]
         last_use: dict[str, str] = {}
         for node in graph.nodes:
             tasks = [task for walker in walkers if (task := at[walker.name, node.name])]
@@ -114,9 +117,14 @@ _LATEST: Final[Latest[Work]] = Latest(8)
 
 
 def _first_leaders(walkers: Sequence[Walker]) -> dict[Name, Name]:
-    """For each walker the first one with the same schedule. A shadow keeps no values: it follows and leads nobody."""
-    first: dict[Schedule | MicroBatches, Name] = {}
-    return {w.name: w.name if w.inputs_of is not None else first.setdefault(w.schedule, w.name) for w in walkers}
+    """For each walker the first one with the same schedule that takes keys of the same walkers. A shadow keeps no
+    values: it follows and leads nobody.
+    """
+    first: dict[tuple[object, ...], Name] = {}
+    return {
+        w.name: w.name if w.inputs_of is not None else first.setdefault((w.schedule, *w.keys_of.items()), w.name)
+        for w in walkers
+    }
 
 
 def _leaders(
@@ -159,10 +167,10 @@ def _alike(walkers: Sequence[Walker], graph: Graph) -> dict[tuple[Name, str], Al
                 if setting.value != walker.plan.settings[node_name, attribute].value:
                     values[node_name] += (phase, attribute, setting.value)
         for node in graph.nodes:
-            values[node.name] += (walker.schedule.phases, knows_steps(walker.schedule, node))
+            values[node.name] += (walker.schedule.phases, walker.schedule.lags, knows_steps(walker.schedule, node))
             values[node.name] += [walker.plan.partials[value] for value in (*node.inputs, *node.values)]
             values[node.name] += [tuple(plan.told_to(node).items()) for plan in plans.values()]
-            values[node.name] += [walker.routes] if node.op.routes else []
+            values[node.name] += [walker.routes] if node.op.role.routes else []
             # A walker that is given a recorded value has other tasks than one that is not, or whose observers see it
             # differently.
             grafts = [id(walker.grafts[value]) for value in node.values if value in walker.grafts]
@@ -175,6 +183,12 @@ def _reads_any(task: Task, values: frozenset[str]) -> bool:
     """Whether a task reads one of these values, in any rounding."""
     reads = (value for of_phase in task.every for value in of_phase.reads)
     return any(value is not None and value.partition(EDGE)[0] in values for value in reads)
+
+
+def _has_no_state(node: Node, walker: Walker, source: Walker) -> bool:
+    """Whether a shadow would take states over from a user's function, which hands none on."""
+    replaced = walker is not source and node.op.tokens.state is not None and node.name in source.plan.replaced()
+    return replaced and walker.schedule.has_history
 
 
 def _cut_otherwise(node: Node, walker: Walker, source: Walker) -> bool:
@@ -193,7 +207,7 @@ def _cut_otherwise_in(node: Node, plan: BoundGraph, source: BoundGraph) -> bool:
     cut = any(plan.partials[value] != source.partials[value] for value in node.inputs)
     if cut or plan.told_to(node) != source.told_to(node):
         return True
-    if not node.op.reduces:
+    if not node.op.role.reduces:
         return False
     # A library may not know the dtype of the other's partial sums.
     return plan.message_dtype(node) != source.message_dtype(node)

@@ -61,8 +61,8 @@ def _installed() -> Mapping[str, str]:
 
 
 def refuse_other_machine(profile: str, wanted: Machine | None, where: object) -> None:
-    """Raises DeviceError if the CPU or the threads of this process are others than those that a profile holds for:
-    where orders are the kernels' own, it would then state what no kernel here computes.
+    """Raises DeviceError if this process has another CPU or other threads than those for which a profile holds. Orders
+    that are the kernels' own would differ here, so the profile would state what no kernel computes.
     """
     if wanted is None:
         return

@@ -12,6 +12,7 @@ from moeparity.errors import TokensError
 from moeparity.inputs import machine
 from moeparity.inputs.machine import keep_freed_memory
 from moeparity.inputs.tokens.tokenset import defect
+from moeparity.inputs.weights.adapter import adapted
 from moeparity.inputs.weights.checkpoint import Checkpoint
 from moeparity.inputs.weights.fit import check, check_values, file_dtype
 from moeparity.inputs.weights.source import Source
@@ -25,13 +26,16 @@ from moeparity.progress import Callback
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """An opened checkpoint. dtype: in which a variant runs unless it says otherwise."""
+    """An opened checkpoint. dtype: the one in which a variant runs unless it says otherwise. adapter: the folder of the
+    LoRA adapter that stands beside its weights.
+    """
 
     folder: Path
     graph: Graph
     dtype: str
     weights: WeightStore
     vocab_size: int
+    adapter: Path | None = None
 
     def check_values(self, progress: Callback | None = None) -> None:
         """Read every weight once. Raises CheckpointError for a value that is not finite."""
@@ -44,6 +48,12 @@ class Model:
         """Names of matrices in which all elements are equal; () if values were not read."""
         source = self.weights.checkpoint
         return (source.constant or ()) if isinstance(source, Checkpoint) else ()
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """The formats of its quantised weights, by name; () if it has none."""
+        source = self.weights.checkpoint
+        return source.formats if isinstance(source, Checkpoint) else ()
 
     @property
     def device(self) -> torch.device:
@@ -59,11 +69,13 @@ def open_model(
     synthetic: int | None = None,
     progress: Callback | None = None,
     values: bool = True,
+    adapter: Path | None = None,
 ) -> Model:
     """Open and check a checkpoint folder.
 
-    residency: `resident` keeps the weights in memory between runs. synthetic: a seed; only config.json is read then,
-    and the weights are made from the seed. values: if False, no weight is read, only what the files say about them.
+    adapter: the folder of a LoRA adapter, as peft writes it, beside the weights. residency: `resident` keeps the
+    weights in memory between runs. synthetic: a seed; only config.json is read then, and the weights are made from the
+    seed. values: if False, no weight is read, only what the files say about them.
     Raises CheckpointError, GraphError, SpecError, DeviceError.
     """
     target = machine.choose(device)
@@ -73,12 +85,16 @@ def open_model(
     config = Config(Path(folder) / "config.json")
     graph = expand(config)
     source: Source = checkpoint or Synthetic(config, graph, synthetic or 0)
+    dtype = config.dtype or file_dtype(source)
     if checkpoint is not None:
+        checkpoint.fit_to(graph)
+        graph = graph if adapter is None else adapted(graph, checkpoint, adapter)
         check(checkpoint, graph)
     model = Model(
         folder=Path(folder),
         graph=graph,
-        dtype=config.dtype or file_dtype(source),
+        dtype=dtype,
+        adapter=adapter,
         weights=WeightStore(source, graph, target, residency, progress),
         vocab_size=int(config["vocab_size"]),
     )

@@ -61,6 +61,7 @@ class Chunker:
             tokens=scored([sequence.token_ids for sequence in sequences]),
             ids=tuple(sequence.id for sequence in sequences),
             where=tuple(sequence.where for sequence in sequences),
+            contents=tuple(map(_content, sequences)),
             labels=self._labels(sequences, counts, masks),
             values=_values(sequences, masks),
         )
@@ -97,6 +98,14 @@ class Chunker:
                     for column, mask in zip(columns, masks, strict=True)
                 ])  # fmt: skip
         return labels
+
+
+def _content(sequence: Sequence) -> int:
+    """A number that repetitions of a sequence have in common: of its tokens, mask and log-probabilities. Tokens alone
+    would not do, since a log may lack the prompts.
+    """
+    sides = (sequence.token_ids, sequence.mask, sequence.rollout, sequence.trainer)
+    return hash(tuple(None if side is None else side.numpy().tobytes() for side in sides))
 
 
 def _present(column: Tensor | None) -> Tensor:

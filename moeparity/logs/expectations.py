@@ -51,7 +51,7 @@ def _steps(bound: StepBound, report: LogReport) -> tuple[str, Outcome]:
         worst = max(beyond, key=lambda point: point.value if math.isfinite(point.value) else math.inf)
         return expectation, ("fail", f"{worst.value:.3g} at step {worst.step}, {counted(len(beyond), 'step')} beyond")
     if len(points) < bound.count:
-        return expectation, ("inconclusive", f"the log tells of {counted(len(points), 'step')}")
+        return expectation, ("inconclusive", f"the log has {counted(len(points), 'step')}")
     most = max(point.value for point in points)
     return expectation, ("ok", f"at most {most:.3g} over {counted(len(points), 'step')}")
 

@@ -43,6 +43,7 @@ class Opening:
     trainer_format: str | None = None
     join: Join = "id"
     partial: bool = False
+    tokenizer: Path | None = None
     schedule: Path | None = None
 
 
@@ -69,6 +70,7 @@ def measure_files(
         trainer_format=options.trainer_format,
         join=options.join,
         partial=options.partial,
+        tokenizer=options.tokenizer,
     )
     sequences = iter(log) if steps is None else steps.labelled(iter(log))
     for chunk in measurement.chunker.chunks(measurement.noted(sequences)):
@@ -119,7 +121,7 @@ def measure_check(
     for cause in check.expect.causes if isinstance(check.expect.causes, list) else ():
         if cause not in CAUSES:
             raise SpecError(
-                f"{where}: expect.causes: {cause!r} is nothing that the diagnosis names; expected none, or some of "
+                f"{where}: expect.causes: {cause!r} is no cause that the diagnosis names; expected none, or some of "
                 f"{listed(CAUSES)}.{did_you_mean(cause, CAUSES)}"
             )
     bounded = tuple(dict.fromkeys((*(check.expect.metrics or {}), *(name for name in noise if name != FLIPPED))))
@@ -135,6 +137,7 @@ def measure_check(
         trainer_format=check.trainer_format,
         join=check.join,
         partial=check.partial,
+        tokenizer=None if check.tokenizer is None else where.path.parent / check.tokenizer,
     )
     return measure_files(_matching(check.files, where, "files"), request, opening, progress)
 

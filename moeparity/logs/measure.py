@@ -29,12 +29,11 @@ from moeparity.logs.series.pictures import chart_of
 from moeparity.logs.series.summary import of_steps, summarise
 from moeparity.metrics.accumulate import Accumulator
 from moeparity.metrics.chunk import Chunk
-from moeparity.metrics.common import PRIMARY
 from moeparity.metrics.declaration import Metric
 from moeparity.metrics.gated import from_parity, shift_interval
 from moeparity.metrics.gating import gated_name, parity
 from moeparity.metrics.groups import Groups, name
-from moeparity.metrics.registry import METRICS
+from moeparity.metrics.registry import METRICS, PRIMARY
 from moeparity.metrics.verdict import Gate, Interval, Verdict, judge
 
 SERIES = ("k3", "mean_abs_delta")
@@ -44,7 +43,9 @@ _OUTLIERS = 5
 
 @dataclass(slots=True)
 class Measurement:
-    """Everything that is accumulated while a log is read once. names: what labels of tokens stand for, by way."""
+    """Everything that is accumulated while a log is read once. names: by way of grouping, what labels of tokens stand
+    for.
+    """
 
     request: Request
     names: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
@@ -92,8 +93,13 @@ class Measurement:
         judgement, series = self.observer.diagnosis(), self.series()
         names = {"group": {code: group for group, code in self.chunker.groups.items()}, **self.names}
         sentences = list(left_out)
+        if self.observer.lost:
+            sentences.append(f"{counted(self.observer.lost, 'scored token')} without a counterpart, since ids differ")
         if self.chunker.unscored:
             sentences.append(f"{counted(self.chunker.unscored, 'sequence')} without a scored token")
+        if self.totals.repeated:
+            repetitions = counted(self.totals.repeated, "repeated sequence")
+            sentences.append(f"of intervals: {repetitions}, counted once with what is repeated")
         return LogReport(
             files=files,
             sequences=len(self.totals.ids),
@@ -171,6 +177,9 @@ class Measurement:
         reduce = "token" if metric.reduce.kind == "token mean" else "sequence"
         gated = Gate(metric=metric.name, below=gate.below - at, reduce=reduce)
         verdict = judge(from_parity(metric, value), gated, bit_equal=False, nonfinite=0)
+        if verdict.status == "pass" and self.observer.lost:
+            reason = f"{verdict.reason}, but {counted(self.observer.lost, 'scored token')} could not be compared"
+            verdict = replace(verdict, status="inconclusive", reason=reason)
         return replace(verdict, reason=f"{verdict.reason}{remark}", below=gate.below, value=value)
 
 

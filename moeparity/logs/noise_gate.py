@@ -9,7 +9,8 @@ from moeparity import paths
 from moeparity.errors import SpecError, Where, display_path
 
 FLIPPED = "flipped"
-"""The statistic that is no metric: the fraction of tokens of which the two sides' routes differ in some MoE layer."""
+"""The only statistic that is no metric: the fraction of tokens whose routes differ between the sides in some MoE layer.
+"""
 _SCHEMA = "moeparity.examination/"
 
 

@@ -15,7 +15,7 @@ from moeparity.logs.formats.format import Format
 from moeparity.logs.formats.registry import Source, recognise
 from moeparity.logs.join import Tally, by_id, in_order
 from moeparity.logs.record import FEWEST, Sequence, blank, check
-from moeparity.paths import is_folder
+from moeparity.paths import is_folder, present
 
 Join = Literal["id", "order"]
 _PATTERNS = ("train_data_step*.jsonl", "token_exports/step_*/rank_*.jsonl", "step_*/rank_*.jsonl", "rank_*.jsonl")
@@ -26,10 +26,17 @@ class Log:
     """The sequences of some files, in the order of the files; each iteration reads the files again."""
 
     def __init__(
-        self, rollout: list[Source], trainer: list[Source], join: Join, *, partial: bool, sampled: bool
+        self,
+        rollout: list[Source],
+        trainer: list[Source],
+        join: Join,
+        *,
+        partial: bool,
+        sampled: bool,
+        tokenizer: Path | None = None,
     ) -> None:
         self._rollout, self._trainer, self._join, self._partial = rollout, trainer, join, partial
-        self._sampled = sampled
+        self._sampled, self._tokenizer = sampled, tokenizer
         self._tally = Tally()
 
     @property
@@ -51,6 +58,7 @@ class Log:
         """Raises LogError if a record is broken, an id occurs twice, or nothing is scored."""
         ids: set[str] = set()
         scored, alive = 0, False
+        apart: Sequence | None = None
         self._tally = Tally()
         for sequence in self._sequences():
             if sequence.id in ids:
@@ -58,8 +66,16 @@ class Log:
             ids.add(sequence.id)
             scored += int(sequence.mask.sum())
             alive = alive or not blank(sequence)
+            apart = sequence if apart is None and sequence.retokenised is not None else apart
             yield check(sequence)
         where = ", ".join(str(Where(source.path)) for source in self._rollout[:3])
+        if not scored and apart is not None and apart.retokenised is not None:
+            of = apart.retokenised
+            raise LogError(
+                f"{apart.where}: retokenised: no token can be compared, since no scored one stands behind the same "
+                f"text on both sides. Token {of.first} of sequence {apart.id} is the first that differs "
+                f"({of.kinds[0]}): {of.says}. Score the sampler's token ids."
+            )
         if not scored:
             raise LogError(f"{where}: no token is scored: the masks leave none of {len(ids)} sequences.")
         if not alive and scored >= FEWEST:
@@ -76,8 +92,9 @@ class Log:
         if not self._trainer:
             return (_two_sided(sequence) for source in self._rollout for _, sequence in source.sequences())
         if self._join == "order":
-            return in_order(self._rollout, self._trainer)
-        return by_id(self._rollout, self._trainer, self._tally, partial=self._partial)
+            return in_order(self._rollout, self._trainer, self._tokenizer)
+        sides = self._rollout, self._trainer
+        return by_id(*sides, self._tally, partial=self._partial, tokenizer=self._tokenizer)
 
 
 def open(
@@ -88,12 +105,14 @@ def open(
     trainer_format: str | None = None,
     join: Join = "id",
     partial: bool = False,
+    tokenizer: Path | None = None,
 ) -> Log:
     """Open logs of the sampler's side or of both sides; with `trainer`, logs of the trainer's side are joined to them.
 
     A folder stands for the logs in it. format, trainer_format: names in `FORMATS`, if contents leave the format open.
-    join: matches sequences by id or by position; in either case token ids must be equal. partial: leaves out sequences
-    that only one side has. Raises LogError; the later records of a file are checked when they are read.
+    join: matches sequences by id or by position; in either case token ids must be equal, or are aligned by text.
+    partial: leaves out sequences that only one side has. tokenizer: a tokenizer.json, or a folder with one, that gives
+    the text of both sides' ids. Raises LogError; the later records of a file are checked when they are read.
     """
     if not paths:
         raise LogError("no log given; expected at least one file.")
@@ -105,7 +124,8 @@ def open(
         )
     sources = [recognise(path, "rollout", format) for path in _files(paths)]
     trainer_sources = [recognise(path, "trainer", trainer_format) for path in _files(trainer)]
-    return Log(sources, trainer_sources, join, partial=partial, sampled=False)
+    file = None if tokenizer is None else _tokenizer_file(tokenizer)
+    return Log(sources, trainer_sources, join, partial=partial, sampled=False, tokenizer=file)
 
 
 def open_sampled(paths: Several[Path], *, format: str | None = None) -> Log:
@@ -113,6 +133,13 @@ def open_sampled(paths: Several[Path], *, format: str | None = None) -> Log:
     if not paths:
         raise LogError("no log given; expected at least one file.")
     return Log([recognise(path, "rollout", format) for path in _files(paths)], [], "id", partial=False, sampled=True)
+
+
+def _tokenizer_file(path: Path) -> Path:
+    file = path / "tokenizer.json" if is_folder(path) else path
+    if not present(file):
+        raise LogError(f"{Where(path)}: there is no tokenizer.json. Give the one that made the ids of both sides.")
+    return file
 
 
 def _of_sampler(sequence: Sequence) -> Sequence:

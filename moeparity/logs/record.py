@@ -17,6 +17,7 @@ from torch import Tensor
 from moeparity.errors import LogError, Where
 from moeparity.inputs.tokens.pads import Pads
 from moeparity.inputs.tokens.tokenset import LARGEST_LOGPROB
+from moeparity.logs.retokenised import Retokenised
 
 LogprobsMode = Literal["raw", "processed"]
 
@@ -52,7 +53,7 @@ class Sequence:
     trainer_version: the weight version that scored.
     group: environment or prompt group. entropy: fp64 [n] in nats. pads: those that the trainer computed beside the
         sequence; None if unknown.
-    labels: int64 [n] by name, further groups of tokens, -1 if unknown.
+    labels: int64 [n] by name, further groups of tokens, -1 if unknown. retokenised: what differs in the trainer's ids.
     extra: further columns: `ref`, fp64 [n], log P of the reference policy; `current`, fp64 [n], log P of the weights
         being updated (`trainer` has those at the batch's start); `advantages`, fp64 [n]; `routed_experts`, int64 [n,
         layers, K], the sampler's experts, -1 if there is none; `trainer_routed_experts`, the trainer's.
@@ -74,6 +75,7 @@ class Sequence:
     entropy: Tensor | None = None
     pads: Pads | None = None
     labels: Mapping[str, Tensor] = field(default_factory=dict)
+    retokenised: Retokenised | None = None
     extra: Mapping[str, Tensor] = field(default_factory=dict)
 
 
@@ -81,7 +83,7 @@ NONE_GIVEN = -9999.0
 """What OpenAI's and vLLM's servers write for a log-probability that they do not have or that is -inf."""
 _SAMPLER, _TRAINER = "the sampler's", "the trainer's"
 FEWEST = 8
-"""If a side has at least so many scored tokens and all are exactly 0, they are taken for placeholders."""
+"""If a side has at least this many scored tokens and all are exactly 0, they are taken for placeholders."""
 _ENTROPY = (-0.1, 30.0)
 """The range of an entropy in nats: bf16 can round that of a sure distribution below 0; ln of the largest vocabulary is
 13."""

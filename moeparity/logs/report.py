@@ -100,7 +100,7 @@ class LogPlots:
 
 
 MOST_DRAWN = 2000
-"""A page draws at most so many sequences."""
+"""A page draws at most this many sequences."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,9 +20,13 @@ from moeparity.metrics.chunk import UNKNOWN
 from moeparity.plan.schedule.recorded import step_lines
 from moeparity.plan.schedule.steps import PHASES
 
-WAYS: Final = ("phase", "rows", "cache", "preempted", "weights")
-"""What is said of a token, by name: the step's phase, rows and weights, and how its sequence's keys came about."""
+WAYS: Final = ("phase", "rows", "drafted", "cache", "preempted", "weights")
+"""What is said of a token, by name: the phase, rows and weights of its step, and where the keys of its sequence came
+from.
+"""
+_VERIFY: Final = PHASES.index("verify")
 _CACHE: Final = ("computed", "prefix found", "prefix of other weights")
+_DRAFTED: Final = ("sampled", "an accepted draft")
 _PREEMPTED: Final = ("never stopped", "stopped or computed anew")
 
 
@@ -37,7 +41,7 @@ class _Rows:
 
 
 class ServedSteps:
-    """The steps of a file. `names`: what the labels of each way stand for, where they are no numbers."""
+    """The steps of a file. `names`: by way of grouping, what its labels stand for if they are no numbers."""
 
     def __init__(self, path: Path) -> None:
         self.where = Where(path)
@@ -49,9 +53,10 @@ class ServedSteps:
 
     @property
     def names(self) -> dict[str, dict[int, str]]:
-        """By way and label."""
+        """By way and label, what the label stands for."""
         return {
             "phase": dict(enumerate(PHASES)),
+            "drafted": dict(enumerate(_DRAFTED)),
             "cache": dict(enumerate(_CACHE)),
             "preempted": dict(enumerate(_PREEMPTED)),
             "weights": {code: version for version, code in self._weights.items()},
@@ -67,18 +72,22 @@ class ServedSteps:
                     f"{sequence.where}: sequence {sequence.id}: {self.where} {problem}. Give the log ids that are the "
                     "numbers of the schedule's sequences, as the token file beside it has them."
                 )
-            yield replace(sequence, labels=self._labels(rows, len(sequence.token_ids)))
+            yield replace(sequence, labels={**sequence.labels, **self._labels(rows, len(sequence.token_ids))})
 
     def _add(self, fields: Mapping[str, Any]) -> None:
         """One step: first what it found in a cache, then its rows."""
         weights = UNKNOWN
         if "weights" in fields:
             weights = self._weights.setdefault(fields["weights"], len(self._weights))
-        for number, _, _, source, _ in fields.get("copies", ()):
-            copied = self._sequences.get(source, _Rows(weights=weights))
-            self._sequences.setdefault(number, _Rows()).cache = 1 if copied.weights == weights else 2
         rows = sum(last - first for _, first, last in fields["spans"]) + fields.get("padding", 0)
         phase = PHASES.index(fields["phase"]) if "phase" in fields else UNKNOWN
+        for number, first, last, source, _ in fields.get("copies", ()):
+            copied = self._sequences.get(source, _Rows(weights=weights))
+            sequence = self._sequences.setdefault(number, _Rows())
+            if first == 0:
+                sequence.cache = 1 if copied.weights == weights else 2
+            else:  # Rows of this step, computed beside rejected drafts in a sequence of its own.
+                sequence.spans.append((first, last, (phase, rows, weights)))
         requests = fields.get("requests", [None] * len(fields["spans"]))
         for (number, first, last), request in zip(fields["spans"], requests, strict=False):
             sequence = self._sequences.setdefault(number, _Rows())
@@ -92,8 +101,13 @@ class ServedSteps:
         steps = torch.full((3, size), UNKNOWN)
         for first, last, labels in rows.spans:
             steps[:, first + 1 : last + 1] = torch.tensor(labels)[:, None]
+        drafted = torch.full((size,), UNKNOWN)
+        for first, last, (phase, *_) in rows.spans:
+            drafted[first + 1 : last] = int(phase == _VERIFY)
+            drafted[last : last + 1] = 0
         whole = {"cache": rows.cache, "preempted": int(rows.request in self._preempted)}
         return {
             **dict(zip(("phase", "rows", "weights"), steps, strict=True)),
+            "drafted": drafted,
             **{way: torch.full((size,), value) for way, value in whole.items()},
         }

@@ -41,8 +41,8 @@ def tokens_of(log: Iterable[Sequence], *, most: int | None = None) -> LoggedToke
     """The first `most` sequences (None: all) of a log of `open_sampled`, with log-probabilities and routes.
 
     Sequences are padded as their trainer did if the log says how and all are of one batch, else on the right with 0.
-    Raises LogError if a log has responses without their prompts, which no
-    forward pass can score, or routes of different shapes.
+    Raises LogError if a log has responses without their prompts, which no forward pass can score, or routes of
+    different shapes.
     """
     sequences: list[Sequence] = []
     left_out = 0

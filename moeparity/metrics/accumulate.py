@@ -1,7 +1,7 @@
 """Computes metrics from a stream of chunks in bounded memory.
 
-Per sequence it keeps 8 bytes for each token quantity that some metric needs, and 8 for the count; besides, a few
-numbers for each quantity of which extremes, spread or quantiles are asked for.
+Per sequence it keeps 8 bytes for each token quantity that some metric needs, 8 for the count and 8 for the content;
+besides, a few numbers for each quantity of which extremes, spread or quantiles are asked for.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from moeparity.metrics.chunk import Chunk
 from moeparity.metrics.declaration import Metric
 from moeparity.metrics.gated import interval, needed, per_sequence
 from moeparity.metrics.quantities import FP32_EXP, SEQUENCE, TOKEN, Sums
+from moeparity.metrics.repeated import Repetitions
 from moeparity.metrics.running import LogSum, Magnitudes, Moments
 from moeparity.metrics.verdict import Interval
 
@@ -30,7 +31,7 @@ OF_TOTALS: dict[str, tuple[str, ...]] = {
     "truncated_ess": ("truncated", "truncated_squared"),
     "kl_ent_ratio": ("k3", "entropy"),
 }
-"""The quantities of which each formula over totals needs the sums."""
+"""By name of a formula over totals, the quantities whose sums it needs."""
 
 
 @dataclass(slots=True)
@@ -47,6 +48,7 @@ class Accumulator:
     infinite: int = 0
     overflowing: int = 0
     _counts: list[Tensor] = field(default_factory=list)
+    _repetitions: Repetitions = field(default_factory=Repetitions)
     _columns: dict[str, list[Tensor]] = field(default_factory=dict)
     _extremes: dict[str, tuple[float, float]] = field(default_factory=dict)
     _quantiles: dict[str, Magnitudes] = field(default_factory=dict)
@@ -87,6 +89,7 @@ class Accumulator:
         self.infinite += int(delta.isinf().sum())
         self.overflowing += int((delta.abs() > FP32_EXP).sum())
         self._counts.append(counts[present])
+        self._repetitions.add(chunk.content[present])
         values: dict[str, Tensor] = {}
 
         def value(name: str) -> Tensor:
@@ -143,8 +146,14 @@ class Accumulator:
         return per_sequence(metric, {name: self.sums(name) for name in needed(metric)}, self.counts)
 
     def interval(self, metric: Metric) -> Interval:
-        """As `gated.interval`, over all sequences with a scored token."""
-        return interval(metric, *self.per_sequence(metric), self.tokens)
+        """As `gated.interval`, over all sequences with a scored token; repetitions of one count as one."""
+        sums, counts = map(self._repetitions.merged, self.per_sequence(metric))
+        return interval(metric, sums, counts, self.tokens)
+
+    @property
+    def repeated(self) -> int:
+        """How many sequences repeat an earlier one."""
+        return self._repetitions.count
 
     def of_sequences(self, name: str) -> Tensor:
         """A quantity that a sequence has as a whole, fp64 [B]."""

@@ -24,7 +24,8 @@ class Chunk:
     sequence: int64 [N], 0..B-1, non-decreasing.
     position: int64 [N], index in the response, or in the sequence if the prompt's length is unknown.
     tokens: int64 [N], token ids.
-    ids, where: [B], the id by which files are joined, and the line from which the sequence was read.
+    ids, where: [B], the ids by which files are joined, and the lines from which the sequences were read.
+    contents: [B], a number that repetitions of a sequence have in common; () if every sequence is another one.
     labels: further int64 [N] columns by name: "step", "version_lag", "group" (`UNKNOWN` if the log does not say),
         "flipped" (0 or 1, -1 if a side's routes are unknown), "pads" (how many the trainer computed before the
         sequence), and what a server's steps tell.
@@ -39,6 +40,7 @@ class Chunk:
     tokens: Tensor
     ids: tuple[str, ...]
     where: tuple[Where, ...]
+    contents: tuple[int, ...] = ()
     labels: Mapping[str, Tensor] = field(default_factory=dict)
     values: Mapping[str, Tensor] = field(default_factory=dict)
 
@@ -46,6 +48,11 @@ class Chunk:
     def sequences(self) -> int:
         """B, the number of sequences."""
         return len(self.ids)
+
+    @property
+    def content(self) -> Tensor:
+        """`contents` as int64 [B], of every chunk."""
+        return torch.tensor(self.contents or [hash(each) for each in self.ids], dtype=torch.int64)
 
     @property
     def delta(self) -> Tensor:

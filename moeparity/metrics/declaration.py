@@ -5,8 +5,11 @@ Plain data without torch. `Metric.reduce` names a quantity of `moeparity.metrics
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field, Strict
+
+from moeparity.documents.model import Model
 
 Kind = Literal[
     "token mean", "sequence mean", "mean over sequences", "token max", "token min", "sequence max", "sequence min",
@@ -23,8 +26,10 @@ By = Literal[
     "flipped",
     "version_lag",
     "pads",
+    "retokenised",
     "phase",
     "rows",
+    "drafted",
     "cache",
     "preempted",
     "weights",
@@ -38,14 +43,13 @@ FORWARD_KL = "KL(sampler || trainer)"
 """What most metrics estimate."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reduce:
+class Reduce(Model):
     """The reduction of a quantity. `offset` is added to the result; `at` is the rank of a quantile, in (0, 1]."""
 
     kind: Kind
     of: str
     offset: float = 0.0
-    at: float | None = None
+    at: Annotated[float, Field(gt=0, le=1)] | None = None
 
     @property
     def has_interval(self) -> bool:
@@ -53,13 +57,12 @@ class Reduce:
         return self.kind in {"token mean", "sequence mean", "mean over sequences"}
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Model):
     """Where a definition stands: project, file ("" if only the project is known), commit, and how sure that is."""
 
     project: str
-    file: str
-    commit: str
+    file: str = ""
+    commit: str = ""
     level: Level = "read"
 
     def __str__(self) -> str:
@@ -68,12 +71,9 @@ class Source:
         return f"{self.project}{self.file and ' '}{self.file}{commit} ({self.level})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
-    """One metric.
+class Definition(Model):
+    """What a file says of a metric, but for its name and source.
 
-    name: in reports, `expect:` and `--gate`; if it is a framework's own definition, the framework stands before a
-        slash.
     formula: in words and ASCII, with delta = log P_trainer - log P_sampler and rho = exp(delta) on sampled tokens.
     estimates: what it estimates, and in which direction. unit: nats, or 1 for a plain number. clamp: what is cut off,
         and where. not_finite: what happens to infinities. needs: columns of `Chunk.values` without which there is no
@@ -81,19 +81,26 @@ class Metric:
     healthy, alarm: as published, in words. alarm_above, alarm_below: the alarm as a bound on the estimate.
     """
 
-    name: str
     reduce: Reduce
     formula: str
-    estimates: str
-    source: Source
-    unit: str = "nats"
+    estimates: str = ""
+    unit: Literal["nats", "1"] = "nats"
     clamp: str = "none"
     not_finite: str = "kept: an infinite token makes it infinite"
-    needs: tuple[str, ...] = ()
+    needs: Annotated[tuple[str, ...], Strict(False)] = ()
     healthy: str = ""
     alarm: str = ""
     alarm_above: float | None = None
     alarm_below: float | None = None
+
+
+class Metric(Definition):
+    """One metric. name: in reports, `expect:` and `--gate`; if it is a framework's own definition, the framework stands
+    before a slash.
+    """
+
+    name: str
+    source: Source
 
     @property
     def set(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from moeparity.errors import listed
 from moeparity.metrics.declaration import Metric
@@ -30,7 +29,8 @@ def declared(gate: Gate) -> Metric:
     """The metric that a gate bounds; with `reduce: sequence`, the sequence variant of a mean per token."""
     metric = METRICS[gate.metric]
     if gate.reduce == "sequence" and metric.reduce.kind == "token mean":
-        return replace(metric, reduce=replace(metric.reduce, kind="sequence mean"))
+        reduce = metric.reduce.model_copy(update={"kind": "sequence mean"})
+        return metric.model_copy(update={"reduce": reduce})
     return metric
 
 

@@ -24,8 +24,8 @@ GROUP_METRICS = tuple(METRICS[name] for name in ("k3", "mean_abs_delta", "max_ab
 
 
 def keys(chunk: Chunk, by: By) -> Tensor | None:
-    """The group of each token, int64 [N]; `UNKNOWN` for tokens of which the log does not say; None if it says of
-    none.
+    """The group of each token, int64 [N]; `UNKNOWN` for tokens whose group the log does not tell; None if it tells no
+    group.
     """
     if by == "position":
         return _bucket(chunk.position, POSITIONS)
@@ -43,13 +43,15 @@ def _bucket(numbers: Tensor, bounds: tuple[int, ...]) -> Tensor:
 
 
 def name(by: By, key: int) -> str:
-    """A group in words. Some groups are numbers here, whose names only the reader of the log knows."""
+    """A group in words. For some groups this is a number, whose name only the reader of the log knows."""
     if by == "probability":
         last = key + 1 == len(PROBABILITIES)
         return f"P {PROBABILITIES[key]:g} to {1 if last else format(PROBABILITIES[key + 1], 'g')}"
     if by in BOUNDS:
         low, *above = BOUNDS[by][key:]
         return f"{low} on" if not above else str(low) if above[0] == low + 1 else f"{low} to {above[0] - 1}"
+    if by == "retokenised":
+        return ("same ids before it", "other ids of the same text before it")[key]
     if by == "flipped":
         return {0: "not flipped", 1: "flipped"}.get(key, "routes unknown")
     return str(key)
@@ -67,6 +69,7 @@ def select(chunk: Chunk, mask: Tensor) -> Chunk:
         tokens=chunk.tokens[mask],
         ids=tuple(chunk.ids[row] for row in rows),
         where=tuple(chunk.where[row] for row in rows),
+        contents=tuple(chunk.content[present].tolist()),
         labels={key: column[mask] for key, column in chunk.labels.items()},
         values={key: column[mask] for key, column in chunk.values.items()},
     )

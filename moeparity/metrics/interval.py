@@ -5,7 +5,9 @@ tails.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 from statistics import NormalDist
 from typing import Literal
 
@@ -18,7 +20,8 @@ from moeparity.metrics.verdict import Interval
 _ROUNDING = 1e-12
 # The size of one [resamples, sequences] temporary in elements: 8 MiB in fp64.
 _CHUNK = 1 << 20
-# From so many degrees of freedom on, Student's t equals the normal distribution to three digits.
+_KEPT = 4
+# From this many degrees of freedom on, Student's t equals the normal distribution to three digits.
 _NORMAL = 1000
 
 
@@ -37,10 +40,9 @@ def token_mean(sums: Tensor, counts: Tensor, *, level: float = 0.95, resamples: 
     lower bound above it. No method sees a tail that the given tokens did not reach.
     A resample without spread has se* = 0 and counts as +inf or -inf by the sign of R* - R, as 0 if that is 0. With two
     or three sequences, or if fewer than four of many are not 0, there are so many of these that a 95 % interval has an
-    infinite
-    bound: the data support no more. Bounds are not clipped, so a metric that can't be negative may have a negative
-    `low`. Raises ValueError for shapes that differ or are not [B], negative or non-finite counts, a level outside (0,
-    1), or too few resamples for the level (k = 0).
+    infinite bound: the data support no more. Bounds are not clipped, so a metric that can't be negative may have a
+    negative `low`. Raises ValueError for shapes that differ or are not [B], negative or non-finite counts, a level
+    outside (0, 1), or too few resamples for the level (k = 0).
     """
     return _ratio(*_with_tokens(sums, counts), level=level, resamples=resamples, seed=seed)
 
@@ -165,12 +167,8 @@ def _ratio(x: Tensor, n: Tensor, *, level: float, resamples: int, seed: int) -> 
 
 def _studentised(residuals: Tensor, n: Tensor, rounding: float, resamples: int, seed: int) -> Tensor:
     """(R* - R) / se* of each resample, [resamples]. residuals: about R, [m]; n: the counts, [m]."""
-    generator = torch.Generator().manual_seed(seed)
-    size = n.numel()
-    rows = max(1, _CHUNK // size)
-    parts = []
-    for start in range(0, resamples, rows):
-        sample = torch.randint(size, (min(rows, resamples - start), size), generator=generator)
+    size, parts = n.numel(), []
+    for sample in _resampled(size, resamples, seed):
         e, m = residuals[sample], n[sample]
         total = m.sum(-1)
         # Residuals about R* are residuals about R minus (R* - R) n, which avoids differences of large sums.
@@ -179,6 +177,25 @@ def _studentised(residuals: Tensor, n: Tensor, rounding: float, resamples: int, 
         limit = torch.where(shift.abs() > rounding, shift.sign() * math.inf, 0.0)
         parts.append(torch.where(error > rounding, shift / error, limit))
     return torch.cat(parts)
+
+
+@lru_cache(maxsize=_KEPT)
+def _few_resampled(size: int, resamples: int, seed: int) -> tuple[Tensor, ...]:
+    return tuple(_drawn(size, resamples, seed))
+
+
+def _resampled(size: int, resamples: int, seed: int) -> Iterable[Tensor]:
+    """The sequences of each resample, int64 [rows, size], in parts; kept if they are small, since one log has many
+    intervals.
+    """
+    return (_few_resampled if size * resamples <= _CHUNK else _drawn)(size, resamples, seed)
+
+
+def _drawn(size: int, resamples: int, seed: int) -> Iterator[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    rows = max(1, _CHUNK // size)
+    for start in range(0, resamples, rows):
+        yield torch.randint(size, (min(rows, resamples - start), size), generator=generator)
 
 
 def _standard_error(residuals: Tensor, total: Tensor) -> Tensor:

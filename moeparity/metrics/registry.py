@@ -4,28 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from moeparity.documents.checked import shipped
 from moeparity.errors import MoeparityError, did_you_mean, listed
-from moeparity.metrics import common
 from moeparity.metrics.declaration import Metric
-from moeparity.metrics.frameworks import (
-    areal,
-    miles,
-    nemo_rl,
-    openrlhf,
-    pipelinerl,
-    prime_rl,
-    slime,
-    tinker,
-    trl,
-    verl,
-)
+from moeparity.metrics.declared_file import declared
 
-_FRAMEWORKS = (nemo_rl, verl, slime, miles, trl, openrlhf, areal, pipelinerl, tinker, prime_rl)
-METRICS: dict[str, Metric] = {
-    metric.name: metric
-    for metric in (*common.METRICS, *(metric for framework in _FRAMEWORKS for metric in framework.METRICS))
-}
+_FILES = sorted(shipped("metrics").values(), key=lambda path: (path.stem != "common", path.stem))
+METRICS: dict[str, Metric] = {metric.name: metric for path in _FILES for metric in declared(path)}
 SETS: tuple[str, ...] = tuple(dict.fromkeys(metric.set for metric in METRICS.values()))
+
+
+PRIMARY = (
+    "k3",
+    "k3_sequence",
+    "k1",
+    "k2",
+    "k3_swapped",
+    "mean_abs_delta",
+    "p99_9_abs_delta",
+    "max_abs_delta",
+    "mean_ratio",
+    "token_mult_prob_error",
+    "mean_abs_dp",
+    "pearson",
+    "f2",
+    "chi2_token",
+    "ess_fraction",
+)
+"""The metrics with which a report opens, in order."""
 
 
 def find(name: str, where: str) -> Metric:

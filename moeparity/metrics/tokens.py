@@ -15,8 +15,12 @@ from moeparity.metrics import quantities
 from moeparity.metrics.chunk import Chunk
 from moeparity.metrics.gated import from_parity, interval, needed, per_sequence, shift_interval
 from moeparity.metrics.gating import declared
+from moeparity.metrics.truncated import divergences
 from moeparity.metrics.verdict import Gate, Interval, Verdict, judge
 from moeparity.numerics.bits import int_view
+
+_OF_SAMPLED = ("k1", "k2", "k3", "abs_delta")
+"""Sums over sampled tokens, rather than over the vocabulary."""
 
 # The size of one [rows, V] temporary in elements: 4 MiB in fp64; about eight are alive at once.
 CHUNK = 1 << 19
@@ -26,14 +30,17 @@ CHUNK = 1 << 19
 class SequenceSums:
     """Sums over the scored tokens of each sequence; every field is fp64 [B], on the CPU.
 
-    `TokenMetrics` defines the summands. A sequence with `nonfinite` tokens has NaN in every field but `tokens`,
-    `unequal` and `nonfinite`. A sequence without scored tokens has 0 everywhere.
+    `TokenMetrics` defines the summands. A sequence with `nonfinite` tokens has NaN in every field but the counts of
+    tokens. A sequence without scored tokens has 0 everywhere.
     tokens: number of scored tokens.
     k1, k2, k3, kl_candidate_reference, kl_reference_candidate, abs_delta: sums, in nats.
     max_abs_delta: the largest |delta|, in nats.
     top1: number of tokens whose top-1 agrees.
     unequal: number of tokens scored by values that differ in any bit, in dtype or in kind.
     nonfinite: number of tokens with a NaN or an infinity among the values of either side.
+    outside: number of scored tokens that a side leaves out of what it samples from. They add nothing to k1, k2, k3,
+        abs_delta and gated, and means of these are over the others.
+    unshared: number of scored tokens at which the candidate keeps tokens that the reference leaves out.
     gated: fp64 [B, Q], sums of the Q token quantities of which the gate's metric is made; by default k3 alone.
     """
 
@@ -48,22 +55,30 @@ class SequenceSums:
     top1: Tensor
     unequal: Tensor
     nonfinite: Tensor
+    outside: Tensor
+    unshared: Tensor
     gated: Tensor
 
     def mean(self, name: str) -> float:
-        """A sum divided by the number of scored tokens, over all sequences."""
+        """A sum divided by the number of scored tokens that it is of, over all sequences."""
         total: Tensor = getattr(self, name).sum()
-        return float(total / self.tokens.sum())
+        return float(total / (self.inside if name in _OF_SAMPLED else self.tokens).sum())
+
+    @property
+    def inside(self) -> Tensor:
+        """The number of scored tokens that both sides keep."""
+        return self.tokens - self.outside
 
     def gate_value(self, gate: Gate) -> Interval:
         """The gate's metric as a distance from its value at parity, with its interval.
 
         Raises ValueError if `gated` has the sums of another metric.
         """
-        metric, present = declared(gate), self.tokens > 0
+        metric, tokens = declared(gate), self.inside
+        present = tokens > 0
         columns = self.gated[present].unbind(-1)
         sums = dict(zip(needed(metric), columns, strict=True))
-        value = interval(metric, *per_sequence(metric, sums, self.tokens[present]), int(self.tokens.sum()))
+        value = interval(metric, *per_sequence(metric, sums, tokens[present]), int(tokens.sum()))
         return from_parity(metric, shift_interval(value, metric.reduce.offset))
 
     def verdict(self, gate: Gate) -> Verdict:
@@ -73,6 +88,7 @@ class SequenceSums:
             gate,
             bit_equal=not bool(self.unequal.any()),
             nonfinite=int(self.nonfinite.sum()),
+            outside=int(self.outside.sum()),
         )
 
     def once(self, first: Tensor) -> Self:
@@ -86,7 +102,7 @@ class SequenceSums:
         if len(first_places) == len(first):
             return self
         once = {field.name: getattr(self, field.name)[first_places] for field in fields(self)}
-        for name in ("unequal", "nonfinite"):
+        for name in ("unequal", "nonfinite", "outside"):
             greatest = torch.zeros_like(getattr(self, name)).scatter_reduce(0, first, getattr(self, name), "amax")
             once[name] = greatest[first_places]
         return type(self)(**once)
@@ -104,7 +120,7 @@ class SequenceSums:
 
 
 def scored_parts(mask: Tensor, width: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """The sequences and the positions, int64 [n] each, of the tokens in `mask`, bool [B, T], row by row: so many at a
+    """The sequences and the positions, int64 [n] each, of the tokens in `mask`, bool [B, T], row by row: this many at a
     time that a temporary [n, width] has about `CHUNK` elements. First tokens are left out, since nothing predicts them.
     """
     predicted = mask.clone()
@@ -138,10 +154,15 @@ class TokenMetrics:
     kl_candidate_reference: KL(candidate || reference) over the whole vocabulary, at t - 1, in nats.
     kl_reference_candidate: KL(reference || candidate), likewise. Both are sums of P (log P - log Q), unclamped, so
         rounding can leave them some 1e-15 below 0. If a side reports rounded log-probabilities, whose P need not add up
-        to 1, they are sums of P (log P - log Q) - P + Q: the KL of measures, which stays non-negative then.
+        to 1, they are sums of P (log P - log Q) - P + Q: the KL of measures, which stays non-negative then. Where Q
+        leaves tokens out that P keeps, so that the KL is infinite, that sum is over the tokens that both keep.
     top1: 1 if both sides have their largest value at the same index (the lowest index among ties), else 0.
     unequal: bool, the values at t - 1 differ in any bit, in dtype, or in being logits or log-probabilities.
-    nonfinite: bool, either side has a NaN or an infinity among its values at t - 1.
+    nonfinite: bool, either side has a NaN or an infinity among its values at t - 1; -inf where it leaves a token out is
+        none.
+    outside: bool, a side leaves this token out of what it samples from, so that its log P is -inf. Its delta,
+        which is infinite or not defined, stands as 0.
+    unshared: bool, at t - 1 the candidate keeps a token that the reference leaves out.
     """
 
     scored: Tensor
@@ -153,6 +174,8 @@ class TokenMetrics:
     top1: Tensor
     unequal: Tensor
     nonfinite: Tensor
+    outside: Tensor
+    unshared: Tensor
 
     @property
     def k1(self) -> Tensor:
@@ -170,12 +193,15 @@ class TokenMetrics:
         return quantities.k3(self.delta)
 
     def chunk(self) -> Chunk:
-        """The scored tokens as a `Chunk`, from which every metric is computed; the scorer takes the trainer's place."""
-        sequence, position = self.scored.nonzero(as_tuple=True)
+        """The scored tokens that both sides keep as a `Chunk`, from which every metric is computed; the scorer takes
+        the trainer's place.
+        """
+        inside = self.scored & ~self.outside
+        sequence, position = inside.nonzero(as_tuple=True)
         rows = len(self.scored)
         return Chunk(
-            rollout=self.sampler[self.scored],
-            trainer=self.scorer[self.scored],
+            rollout=self.sampler[inside],
+            trainer=self.scorer[inside],
             sequence=sequence,
             position=position,
             tokens=torch.zeros_like(sequence),
@@ -200,15 +226,17 @@ class TokenMetrics:
             top1=self.top1.sum(-1),
             unequal=self.unequal.sum(-1, dtype=torch.float64),
             nonfinite=self.nonfinite.sum(-1, dtype=torch.float64),
+            outside=self.outside.sum(-1, dtype=torch.float64),
+            unshared=self.unshared.sum(-1, dtype=torch.float64),
             gated=self._gated(gated),
         )
 
     def _gated(self, names: Sequence[str]) -> Tensor:
         """Sums of token quantities, fp64 [B, Q]; NaN if a token is not finite, even if a clamp would make it finite."""
-        chunk = self.chunk()
+        chunk, inside = self.chunk(), self.scored & ~self.outside
         values = torch.zeros(len(names), *self.scored.shape, dtype=torch.float64)
         for index, name in enumerate(names):
-            values[index, self.scored] = quantities.TOKEN[name](chunk)
+            values[index, inside] = quantities.TOKEN[name](chunk)
         return values.masked_fill(self.nonfinite, torch.nan).sum(-1).T
 
 
@@ -220,11 +248,13 @@ def token_metrics(
     *,
     sampled_from: Literal["candidate", "reference"] = "candidate",
     reported: tuple[bool, bool] = (False, False),
+    truncated: tuple[bool, bool] = (False, False),
 ) -> TokenMetrics:
-    """Log-probability metrics of the tokens of one block of sequences, from the values by which both sides score them.
+    """How far apart two sides score the tokens of some sequences, token by token.
 
     reference, candidate: [B, T, V], any float each. input_ids: int64 [B, T], T >= 1. loss_mask: bool [B, T].
     reported: for each side, whether its values are log-probabilities to be taken as they are; else they are logits.
+    truncated: for each side, whether -inf stands for a token that it leaves out of what it samples from.
     sampled_from: the side that sampled the tokens; it only sets the sign of delta. Values of one kind with equal bits
     give exactly 0 throughout, and top-1 agreement everywhere. `TokenMetrics` has the definitions.
     Raises TypeError for other dtypes, ValueError for other shapes, another side or a scored id outside [0, V).
@@ -238,11 +268,11 @@ def token_metrics(
     tokens = input_ids[sequence, position]
     if bool(((tokens < 0) | (tokens >= reference.shape[-1])).any()):
         raise ValueError(f"a scored token id lies outside the vocabulary of {reference.shape[-1]}")
-    values = torch.zeros(8, *scored.shape, dtype=torch.float64, device=reference.device)
+    values = torch.zeros(10, *scored.shape, dtype=torch.float64, device=reference.device)
     rows = max(1, CHUNK // max(1, reference.shape[-1]))
     for s, p, t in zip(*(torch.split(index, rows) for index in (sequence, position, tokens)), strict=True):
-        values[:, s, p] = _row_values(reference[s, p - 1], candidate[s, p - 1], t, reported)
-    ours, theirs, delta, forward, backward, top1, unequal, nonfinite = values.cpu()
+        values[:, s, p] = _row_values(reference[s, p - 1], candidate[s, p - 1], t, reported, truncated)
+    ours, theirs, delta, forward, backward, top1, unequal, nonfinite, outside, unshared = values.cpu()
     scorer, sampler = (ours, theirs) if sampled_from == "candidate" else (theirs, ours)
     return TokenMetrics(
         scored=scored.cpu(),
@@ -254,6 +284,8 @@ def token_metrics(
         top1=top1,
         unequal=unequal.bool(),
         nonfinite=nonfinite.bool(),
+        outside=outside.bool(),
+        unshared=unshared.bool(),
     )
 
 
@@ -262,29 +294,36 @@ def log_probs(values: Tensor, reported: bool) -> Tensor:
     return values.double() if reported else values.double().log_softmax(-1)
 
 
-def _row_values(reference: Tensor, candidate: Tensor, tokens: Tensor, reported: tuple[bool, bool]) -> Tensor:
-    """fp64 [8, N] from the values of both sides [N, V] and tokens [N].
+def _row_values(
+    reference: Tensor,
+    candidate: Tensor,
+    tokens: Tensor,
+    reported: tuple[bool, bool],
+    truncated: tuple[bool, bool],
+) -> Tensor:
+    """fp64 [10, N] from the values of both sides [N, V] and tokens [N].
 
     In order: log P_reference, log P_candidate, the first minus the second, KL(candidate || reference), KL(reference ||
-    candidate), top-1 agreement, unequal bits, nonfinite.
+    candidate), top-1 agreement, unequal bits, nonfinite, outside, unshared.
     """
     alike = reference.dtype == candidate.dtype and reported[0] == reported[1]
     unequal = (int_view(reference) != int_view(candidate)).any(-1) if alike else torch.ones_like(tokens)
     x, y = reference.double(), candidate.double()
-    nonfinite = ~(x.isfinite().all(-1) & y.isfinite().all(-1))
+    left_out = [(side == -torch.inf) & truncates for side, truncates in zip((x, y), truncated, strict=True)]
+    finite = [(side.isfinite() | absent).all(-1) for side, absent in zip((x, y), left_out, strict=True)]
+    nonfinite = ~(finite[0] & finite[1])
     top1 = (x.argmax(-1) == y.argmax(-1)).double()
     x, y = log_probs(x, reported[0]), log_probs(y, reported[1])
-    gap = x - y
+    gap = (x - y).masked_fill_(left_out[0] | left_out[1], 0)
+    # Where the token is outside, its gap is 0 by now.
     delta, *sides = (values.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) for values in (gap, x, y))
-    x, y = x.exp_(), y.exp_()
-    forward = 0.0 - (y * gap).sum(-1)
-    backward = (x * gap).sum(-1)
-    if any(reported):
-        excess = (x - y).sum(-1)
-        forward, backward = forward + excess, backward - excess
+    outside = (left_out[0] | left_out[1]).gather(-1, tokens.unsqueeze(-1)).squeeze(-1) & ~nonfinite
+    forward, backward = divergences(x.exp_(), y.exp_(), gap, left_out, rounded=any(reported) or any(truncated))
     # With a -inf logit on both sides some of these could be finite, but the token can't be judged.
     values = torch.stack([*sides, delta, forward, backward, top1]).masked_fill(nonfinite, torch.nan)
-    return torch.cat([values, torch.stack([unequal.double(), nonfinite.double()])])
+    unshared = (left_out[0] & ~left_out[1]).any(-1) & ~nonfinite
+    flags = torch.stack([unequal.double(), nonfinite.double(), outside.double(), unshared.double()])
+    return torch.cat([values, flags])
 
 
 def _check(reference: Tensor, candidate: Tensor, input_ids: Tensor, loss_mask: Tensor) -> None:

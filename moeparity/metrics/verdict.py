@@ -76,11 +76,12 @@ class Verdict:
         return EXIT_CODES[self.status]
 
 
-def judge(interval: Interval, gate: Gate, *, bit_equal: bool, nonfinite: int) -> Verdict:
+def judge(interval: Interval, gate: Gate, *, bit_equal: bool, nonfinite: int, outside: int = 0) -> Verdict:
     """The verdict on a metric that must lie below its gate, by the first rule that applies.
 
     bit_equal: the values by which all scored tokens are scored have equal bits. nonfinite: number of tokens with NaN or
-    infinite logits. Rules: non-finite logits fail; no sequences are inconclusive; equal bits pass at any size; a
+    infinite logits. outside: number of sampled tokens that a side leaves out of what it samples from. Rules: non-finite
+    logits fail; tokens outside fail; no sequences are inconclusive; equal bits pass at any size; a
     non-finite mean fails; low > gate fails; high < gate passes with at least `MINIMUM_SEQUENCES` sequences and is
     inconclusive with fewer; everything else is inconclusive. The number of sequences needed assumes that the estimate
     stays, and that its distance from a bound shrinks with 1 / sqrt(sequences); the number of tokens, that sequences
@@ -88,7 +89,9 @@ def judge(interval: Interval, gate: Gate, *, bit_equal: bool, nonfinite: int) ->
     """
     if not (math.isfinite(gate.below) and gate.below > 0):
         raise ValueError(f"gate is {gate.below}; a positive finite number expected")
-    status, reason, sequences = _decision(interval, gate.below, bit_equal=bit_equal, nonfinite=nonfinite)
+    status, reason, sequences = _decision(
+        interval, gate.below, bit_equal=bit_equal, nonfinite=nonfinite, outside=outside
+    )
     return Verdict(
         status=status,
         reason=reason,
@@ -105,9 +108,11 @@ _Decision = tuple[Status, str, int | None]
 """Status, reason, and how many sequences would decide."""
 
 
-def _decision(interval: Interval, gate: float, *, bit_equal: bool, nonfinite: int) -> _Decision:
+def _decision(interval: Interval, gate: float, *, bit_equal: bool, nonfinite: int, outside: int) -> _Decision:
     if nonfinite:
         return "fail", f"tokens with NaN or infinite logits: {nonfinite}", None
+    if outside:
+        return "fail", f"sampled tokens outside the kept set, of log-probability -inf: {outside}", None
     if not interval.sequences:
         return "inconclusive", "no token was scored", None
     if bit_equal:
@@ -161,7 +166,7 @@ def sequences_needed(estimate: float, bounds: tuple[float, float], line: float, 
 
 
 def _tokens(interval: Interval, sequences: int) -> int:
-    """The number of tokens in so many sequences of the mean length."""
+    """The number of tokens in this many sequences of the mean length."""
     return math.ceil(interval.tokens * sequences / interval.sequences)
 
 

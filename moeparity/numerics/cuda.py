@@ -1,8 +1,8 @@
-"""exp, log and tanh of fp32 as CUDA's device library computes them, with and without -use_fast_math.
+"""exp, log, tanh and quotients of fp32 as CUDA's device library computes them, with and without -use_fast_math, and
+as Triton does.
 
-Every step is that of the PTX that nvcc 13.5 makes for sm_90 (run: tests/engines/cuda). `ex2.approx` and `rcp.approx`,
-whose bits no document fixes, are taken to be correctly rounded. An H200 gives a neighbouring number for many inputs;
-`special_functions` has its tables, which this module does not use yet.
+Every step is that of the PTX that nvcc 13.5 makes for sm_90 (run: tests/engines/cuda). `ex2.approx` and `rcp.approx`
+are by the tables that an H200 gave the bits of (`special_functions`; recorded: tests/recorded/h200).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 import torch
 
 from moeparity.numerics.fma import fma
+from moeparity.numerics.special_functions.functions import approximate
 
 _LOG2_E = 1.4426950216293335
 _LOG2_E_LOW = 1.925963033500011e-08
@@ -40,7 +41,7 @@ def expf(x: torch.Tensor) -> torch.Tensor:
     power = (share.double() * _STEPS).floor() - 126.0
     rest = fma(x, _number(_LOG2_E, x), -power.float())
     rest = fma(x, _number(_LOG2_E_LOW, x), rest)
-    return (_ex2(rest).double() * torch.exp2(power)).float()
+    return (ex2(rest).double() * torch.exp2(power)).float()
 
 
 def logf(x: torch.Tensor) -> torch.Tensor:
@@ -63,13 +64,14 @@ def logf(x: torch.Tensor) -> torch.Tensor:
 
 def fast_expf(x: torch.Tensor) -> torch.Tensor:
     """`__expf`, and `expf` with -use_fast_math: 2 to the power x / ln 2; subnormal inputs and results become zero."""
-    return _ex2(_flushed(_flushed(x) * _number(_LOG2_E, x)))
+    return ex2(flushed(flushed(x) * _number(_LOG2_E, x)))
 
 
 def tanhf(x: torch.Tensor) -> torch.Tensor:
     """`tanhf` of fp32 x: a polynomial below 0.6, above it 1 - 2 / (exp(2 |x|) + 1)."""
     size = x.abs()
-    far = fma(1 / (_ex2(size * _number(2 * _LOG2_E, x)) + 1), _number(-2.0, x), _number(1.0, x))
+    reciprocal = approximate("rcp", ex2(size * _number(2 * _LOG2_E, x)) + 1, ftz=True)
+    far = fma(reciprocal, _number(-2.0, x), _number(1.0, x))
     far = torch.where(size >= 9.010913848876953, 1.0, far).copysign(x)
     square, total = x * x, _number(_TANH[0], x)
     for coefficient in _TANH[1:]:
@@ -86,25 +88,43 @@ def fast_tanhf(x: torch.Tensor) -> torch.Tensor:
     return torch.tanh(x.double()).float()
 
 
+def triton_exp(x: torch.Tensor) -> torch.Tensor:
+    """Triton's `tl.exp` (3.8.0): `ex2.approx` of x / ln 2."""
+    return approximate("ex2", x * _number(_LOG2_E, x))
+
+
 def fast_divide(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """fp32 a / b with -use_fast_math: `div.approx.ftz`, as a times 1 / b; correctly rounded where 1 / b is not
-    flushed.
+    """fp32 a / b with -use_fast_math: `div.approx.ftz`, which is a times `rcp.approx` of b, each flushed."""
+    return fast_product(a, approximate("rcp", b, ftz=True))
+
+
+def div_approx(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """`div.approx.f32`: a times `rcp.approx` of b; a subnormal b is scaled first, and a with it.
+
+    As ptxas 13.5.37 writes it out for sm_90 (nvdisasm).
     """
-    a, b = _flushed(a), _flushed(b)
-    return _flushed(torch.where(b.abs() > _HUGE, a * torch.zeros_like(b).copysign(b), a / b))
+    scale = torch.where(b.abs() >= _TINY, 1.0, 2.0**24)
+    return approximate("rcp", b * scale) * (a * scale)
+
+
+def div_full(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """`div.full.f32`, which Triton makes of `/`: as `div_approx`, but a large b is scaled too."""
+    scale = torch.where(b.abs() > _HUGE, 0.25, 1.0)
+    return div_approx(a * scale, b * scale)
 
 
 def fast_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """fp32 a * b with -use_fast_math: subnormal inputs and results become zero."""
-    return _flushed(_flushed(a) * _flushed(b))
+    return flushed(flushed(a) * flushed(b))
 
 
-def _ex2(x: torch.Tensor) -> torch.Tensor:
-    """`ex2.approx.ftz.f32`, correctly rounded except for about one number in 2^28."""
-    return _flushed(torch.exp2(_flushed(x).double()).float())
+def ex2(x: torch.Tensor) -> torch.Tensor:
+    """`ex2.approx.ftz.f32`."""
+    return approximate("ex2", x, ftz=True)
 
 
-def _flushed(x: torch.Tensor) -> torch.Tensor:
+def flushed(x: torch.Tensor) -> torch.Tensor:
+    """fp32 with subnormal numbers as zeros of their sign."""
     return torch.where(x.abs() < _TINY, x * 0, x)
 
 

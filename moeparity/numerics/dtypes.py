@@ -20,6 +20,12 @@ FLOAT_NAMES = (*CHECKPOINT_NAMES, "fp64")
 FP8_NAMES = ("fp8_e4m3", "fp8_e5m2")
 """8-bit dtypes, for sites that store with a scale. e4m3 is torch's float8_e4m3fn: no infinities, largest number 448."""
 
+EIGHT_BITS = ("fp8_e4m3", "int8")
+"""Grids of 8 bits that a GEMM multiplies codes of."""
+
+FOUR_BITS = ("int4", "fp4_e2m1")
+"""Grids of 4 bits of weights that are multiplied out for a GEMM in 16 bits."""
+
 CUT_NAMES = ("bf16_rz",)
 """Values of a site that rounds toward zero: the leading bits are kept, the others cut off."""
 
@@ -29,6 +35,9 @@ MODEL = "model"
 UNROUNDED = "unrounded"
 """The value of a site that leaves values in the dtype in which they come."""
 
+OF_INPUT = "input"
+"""The value of a site that rounds to the dtype in which the op's first input comes."""
+
 _TORCH_NAMES = {
     "bf16": "bfloat16",
     "fp16": "float16",
@@ -36,8 +45,12 @@ _TORCH_NAMES = {
     "fp64": "float64",
     "fp8_e4m3": "float8_e4m3fn",
     "fp8_e5m2": "float8_e5m2",
+    "int8": "int8",
+    "int4": "int4",
+    "fp4_e2m1": "float4_e2m1fn_x2",
 }
-_NAMES = {torch_name: name for name, torch_name in _TORCH_NAMES.items()}
+_CODES = ("int8", *FOUR_BITS)
+_NAMES = {torch_name: name for name, torch_name in _TORCH_NAMES.items() if name not in _CODES}
 
 
 def torch_dtype(name: str) -> torch.dtype:

@@ -11,6 +11,7 @@ from moeparity.numerics.gemm_forms import ALL
 from moeparity.numerics.orders import NATIVE, parse
 from moeparity.numerics.tensor_core.gemm_orders import USUAL, misfit, tensor_core_order
 from moeparity.ops.attention_forms import (
+    DIV_FULL,
     EAGER,
     FIRST,
     FIXED,
@@ -19,18 +20,23 @@ from moeparity.ops.attention_forms import (
     INSIDE,
     L2,
     LIBM,
+    QUERY,
     SDPA,
+    SEGMENTS,
+    SEGMENTS_OF_VLLM,
     SHARED,
     TILES,
+    TRITON,
     U20,
     refuses_keys,
-    turns,
 )
 from moeparity.ops.attention_memory import (
+    head_widths,
     scratch,
+    turns,
 )
 from moeparity.ops.attribute import Attribute, Value, site
-from moeparity.ops.declaration import Op, Parameter, WeightPort
+from moeparity.ops.declaration import Cut, Op, Parameter, Refusals, Role, Tokens, WeightPort
 from moeparity.ops.kv_cache import COMPUTED, LAYOUT, own_keys
 from moeparity.ops.memory import Memory, Shapes
 from moeparity.ops.placement import cut, refuse_pieces
@@ -38,6 +44,8 @@ from moeparity.ops.placement import cut, refuse_pieces
 START, END, RESCALE = "start", "end", "rescale"
 """Where an online softmax meets a sink."""
 
+SCORE, FACTOR = "score", "factor"
+"""What a sink is in attention with every result stored."""
 _EAGER = {"implementation": (EAGER,)}
 _FLASH = {"implementation": (FLASH,)}
 SCALE = (
@@ -77,9 +85,12 @@ def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | N
 
 def refuses_orders(values: Mapping[str, Value]) -> tuple[str, str] | None:
     """Refuses orders of a fixed number of leaves: the number of keys, tiles and runs changes with the tokens."""
+    refusal = _refuses_segments(values)
+    if refusal is not None:
+        return refusal
     if values.get("order", NATIVE) != NATIVE:
-        return _refuses_on_gpu(values)
-    if values.get("sink") == START and values["exponential"] not in {"exp", U20, LIBM}:
+        return _refuses_on_gpu(values, "order")
+    if values.get("sink") == START and values["exponential"] not in {"exp", TRITON, U20, LIBM}:
         reason = "a sink is one of the scaled scores, and so is a maximum that starts from it."
         return "sink", f"{reason} Set `exponential: exp`, or another `sink`."
     if values.get("sink", START) != START and values["splits"] != 1:
@@ -90,36 +101,61 @@ def refuses_orders(values: Mapping[str, Value]) -> tuple[str, str] | None:
     if values.get("kv_block") == L2 and (values["splits"] != 1 or values["rows"] != ALL):
         return "kv_block", "tiles that fit a cache are known for one run, of all rows. Set `splits: 1`, `rows: all`."
     for name in ("denominator", "row_sum", "splits_order", "scores_order", "values_order"):
-        text = str(values.get(name, NATIVE))
-        if text == NATIVE:
-            continue
-        order = parse(text)
-        if order.leaves is not None:
-            return name, f"{text} adds up {order.leaves} values, and their number changes with the tokens."
-        if order.fma and name in {"denominator", "row_sum"}:
-            return name, f"{text}: fma contracts products, and exponentials are none. Write it without fma."
+        refusal = _refuses_order(values, name)
+        if refusal is not None:
+            return refusal
     return None
 
 
-def _refuses_on_gpu(values: Mapping[str, Value]) -> tuple[str, str] | None:
-    """Refuses what FlashAttention 2's forward does not do."""
-    order, dtype = tensor_core_order(str(values["order"])), str(values["probabilities"])
+def _refuses_order(values: Mapping[str, Value], name: str) -> tuple[str, str] | None:
+    text = str(values.get(name, NATIVE))
+    if text == NATIVE:
+        return None
+    if tensor_core_order(text) is not None:
+        return _refuses_on_gpu(values, name)
+    order = parse(text)
+    if order.leaves is not None:
+        return name, f"{text} adds up {order.leaves} values, and their number changes with the tokens."
+    if order.fma and name in {"denominator", "row_sum"}:
+        return name, f"{text}: fma contracts products, and exponentials are none. Write it without fma."
+    return None
+
+
+def _refuses_segments(values: Mapping[str, Value]) -> tuple[str, str] | None:
+    """Refuses what vLLM's kernel that merges segments does not do."""
+    wanted = {"splits": SEGMENTS_OF_VLLM, "exponential": TRITON, "normalize": DIV_FULL}
+    at_hand = {"order": NATIVE, **values}
+    if (
+        values.get("splits", 1) == 1
+        or values.get("merge") != SEGMENTS
+        or {**wanted, "order": NATIVE}.items() <= at_hand.items()
+    ):
+        return None
+    set_to = ", ".join(f"`{name}: {value}`" for name, value in wanted.items())
+    return "merge", f"one kernel merges segments, and does so in one way. Set {set_to}, and no other `order`."
+
+
+def _refuses_on_gpu(values: Mapping[str, Value], name: str) -> tuple[str, str] | None:
+    """Refuses products that kernels on tensor cores do not compute."""
+    order, dtype = tensor_core_order(str(values[name])), str(values["probabilities"])
     assert order is not None
     if order.promote:
-        return "order", f"{order} begins chains anew, which attention does not. Leave `promote` out."
+        return name, f"{order} begins chains anew, which attention does not. Leave `promote` out."
     if dtype not in ("bf16", "fp16"):
-        return "order", f"probabilities are {dtype}, and FlashAttention 2 multiplies 16-bit numbers. Set `native` here."
+        return name, f"probabilities are {dtype}, and such kernels multiply 16-bit numbers. Set `native` here."
+    if name == "scores_order" and values["scale_on"] == QUERY:
+        return "scale_on", "scaled queries are fp32, and tensor cores multiply 16-bit numbers. Set `scores`."
     if values["kv_block"] == L2:
         return "kv_block", "tiles that fit a cache are those of kernels for CPUs. Set a number."
     reason = misfit(order, 0, dtype, tf32=False)
-    return None if reason is None else ("order", reason)
+    return None if reason is None else (name, reason)
 
 
 def sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
     """An online softmax in blocks does not depend on other rows, unless keys are cut by their number or by several
     queries' keys, or a sink's part at the end is torch's own sigmoid.
     """
-    if values["implementation"] != FLASH or values["rows"] == ALL or values.get("sink") == RESCALE:
+    if values["implementation"] != FLASH or values.get("rows", ALL) == ALL or values.get("sink") == RESCALE:
         return True
     if values["splits"] in (1, FIXED, SHARED):
         return False
@@ -175,6 +211,21 @@ ATTENTION = Op(
             default=0,
             says="so many tokens behind a query are seen too; -1: it does not see itself",
         ),
+        Parameter(
+            name="shifts",
+            type=bool,
+            required=False,
+            default=False,
+            says="scores less their row's highest are a value of their own before the softmax (gpt-oss, MiMo)",
+        ),
+        Parameter(
+            name="chunked",
+            type=bool,
+            required=False,
+            default=False,
+            says="`window` tokens are a chunk, counted from the first token of its sequence that a query may see: it "
+            "sees those of its own chunk",
+        ),
         Parameter(name="sink_times", type=int, required=False, default=1, says="how often a head's sink is counted"),
         *SCALE,
     ),
@@ -189,11 +240,22 @@ ATTENTION = Op(
         replace(
             site(
                 "shifted",
-                "scores, and the sink as it is, less their row's highest are rounded to this dtype before the softmax. "
+                "scores, and a sink as it is, less their row's highest are rounded to this dtype before the softmax. "
                 "Where it and `probabilities` are the same 16-bit dtype, torch's own softmax is that of this dtype",
                 when=_EAGER,
             ),
+            parameter="shifts",
+        ),
+        Attribute(
+            name="sink_as",
+            kind="form",
+            default=SCORE,
+            values=(SCORE, FACTOR),
             weight="sinks",
+            when=_EAGER,
+            says="a head's sink is one more score of each row; or the softmax is taken without it, and the output, "
+            "rounded, is multiplied with sigmoid(log-sum-exp - sink), of a difference in the scores' dtype, rounded "
+            "too (Granite)",
         ),
         Attribute(
             name="sink",
@@ -213,21 +275,19 @@ ATTENTION = Op(
             "(torchtitan)",
         ),
     ),
-    sees_rows=sees_rows,
-    refuses=_refuses,
-    refuses_call=refuses_keys,
-    pieces=cut,
-    mixes_tokens=True,
-    turns=turns,
-    inside=INSIDE,
-    history=("k", "v", "mask"),
-    varlen=varlen,
-    copies_history=_copies_history,
+    tokens=Tokens(
+        sees_rows=sees_rows,
+        mixes=True,
+        history=("k", "v", "mask"),
+        varlen=varlen,
+        copies_history=_copies_history,
+        input_axes={"q": 2, "k": 2, "v": 2, "own_k": 2},
+    ),
+    refusals=Refusals(values=_refuses, call=refuses_keys),
+    cut=Cut(pieces=cut, turns=turns, joins_heads=True),
+    role=Role(inside=INSIDE, contracted=(("q", "k", "own_k"),)),
     unhanded=("own_k", "own_v"),
-    input_token_axes={"q": 2, "k": 2, "v": 2, "own_k": 2},
-    contracted=(("q", "k", "own_k"),),
-    joins_heads=True,
-    memory=Memory(scratch=scratch),
+    memory=Memory(widths=head_widths, scratch=scratch),
     kernel="attention:attention",
     source="transformers 5.17.0 and 5.23.0, eager_attention_forward; integrations/sdpa_attention.py, masking_utils.py; "
     "sinks, read: vllm-project/flash-attention 32f7952865, hopper/softmax.h finalize_aux; vLLM 08d82e71f5, "

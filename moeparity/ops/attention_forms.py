@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
 from moeparity.numerics.collectives.declaration import Evidence
-from moeparity.numerics.gemm_forms import ALL
 from moeparity.numerics.orders import NATIVE
-from moeparity.ops.attribute import ABOVE_1, Attribute, Value, site, sum_order
-from moeparity.ops.declaration import in_pieces
+from moeparity.ops.attribute import ABOVE_1, Attribute, site, sum_order
 from moeparity.ops.linear import ROWS, TF32
 from moeparity.ops.memory import Call
 from moeparity.ops.placement import BLOCKS, TENSOR
 
 EAGER, SDPA, FLASH = "eager", "sdpa", "flash"
+OF_SCORES = "of_scores"
 SCORES, QUERY = "scores", "query"
 """What the softmax scale multiplies."""
 U20 = "u20"
 """torch's quick exp on CPUs."""
 LIBM, LIBM_FMA, FIRST = "libm", "libm_fma", "first"
 """The C library's exp and log; these, and the sum around them contracted; a softmax divided by its sum at once."""
+TRITON, DIV_FULL = "triton", "div_full"
+"""Triton's exp, and its quotient."""
+SEGMENTS = "segments"
+"""Runs that are divided by their sum when they are merged."""
+SEGMENTS_OF_VLLM: Final = 16
+"""Into how many runs vLLM's Triton attention cuts keys."""
 FIXED = "fixed"
 SHARED = "shared"
 """Cascade attention: one run for the keys up to a place that many sequences share, another for the rest."""
@@ -58,10 +61,11 @@ FORMS = (
         name="softmax",
         kind="form",
         default=NATIVE,
-        values=(NATIVE, "divide", "reciprocal"),
+        values=(NATIVE, OF_SCORES, "divide", "reciprocal"),
         when=_EAGER,
-        says="torch's own kernel; or exp(x - max), divided by its sum (torch's kernel on CUDA), or multiplied with the "
-        "sum's reciprocal (torch's kernel on CPU)",
+        says="torch's own kernel, for fp32 (for fp64 where a site is), or for the scores' dtype as it is (Llama 4); or "
+        "exp(x - max), divided by its sum (torch's kernel on CUDA), or multiplied with the sum's reciprocal (torch's "
+        "kernel on CPU)",
     ),
     Attribute(
         name="exp",
@@ -97,14 +101,17 @@ FORMS = (
     ),
     sum_order(
         "scores_order",
-        "in which order the products of a query and a key are added, in fp32: torch's own GEMM, or one written out",
+        "in which order the products of a query and a key are added, in fp32: torch's own GEMM, one written out, or "
+        "that of a GPU's tensor cores",
         when=_TORCH,
+        tensor_cores=True,
     ),
     sum_order(
         "values_order",
         "in which order a tile's exponentials times v are added, in fp32: torch's own GEMM, whose result is added to "
-        "what came before; or one written out, which starts from what came before",
+        "what came before; or one written out or of tensor cores, which starts from what came before",
         when=_TORCH,
+        tensor_cores=True,
     ),
     Attribute(
         name="kv_block",
@@ -131,7 +138,7 @@ FORMS = (
     ),
     replace(
         ROWS,
-        when=_FLASH,
+        when=_TORCH,
         says="all queries of a step at once, and tiles as long as there are keys; or blocks of exactly so many queries "
         "of one sequence, and tiles of exactly `kv_block` keys from its first token on, both filled up with zeros, so "
         "that no bit depends on other sequences, on padding, on later keys, or on how many queries a step has. That a "
@@ -151,12 +158,13 @@ FORMS = (
         name="exponential",
         kind="form",
         default="exp2_fma",
-        values=("exp2_fma", "exp2", "exp", U20, LIBM),
+        values=("exp2_fma", "exp2", "exp", TRITON, U20, LIBM),
         sources={"exp2_fma": _FLASH_SOURCE, U20: _CPU_SOURCE, LIBM: _CPU_MLA},
         when=_TORCH,
         says="with c = scale * log2(e): exp2 of fma(score, c, -(max * c)), or of the difference of two rounded "
-        "products, also where what came before is rescaled (vLLM 0.33.0, triton_prefill_attention.py), or "
-        "exp(score * scale - max); each rounded correctly, which a GPU's ex2.approx is not. Or that by torch's exp_u20 "
+        "products, also where what came before is rescaled (vLLM 0.33.0, triton_prefill_attention.py), in fp32 by "
+        "ex2.approx as an H200 has it; or exp(score * scale - max), rounded correctly, or (triton) by Triton's "
+        "exp, ex2.approx of x * log2(e). Or that by torch's exp_u20 "
         "for CPUs, what came before rescaled by glibc's expf (vLLM's kernels for CPUs with AVX-512; in fp32 only); or "
         "all by glibc's",
     ),
@@ -182,19 +190,19 @@ FORMS = (
     sum_order(
         "row_sum",
         "in which order a tile's exponentials are added, before they are rounded; what came before is scaled, then "
-        "that sum is added to it. FlashAttention's four threads of a row each carry a sum of their own over all tiles "
-        "(`order`)",
+        "that sum is added to it. On tensor cores a tile is filled up with zeros to `kv_block`. FlashAttention's four "
+        "threads of a row each carry a sum of their own over all tiles (`order`)",
         when=_TORCH,
     ),
     Attribute(
         name="normalize",
         kind="form",
         default="reciprocal",
-        values=("reciprocal", FIRST, "divide"),
+        values=("reciprocal", FIRST, "divide", DIV_FULL),
         sources={"reciprocal": _FLASH_SOURCE, FIRST: _CPU_MLA},
         when=_TORCH,
-        says="the output times 1 / sum, as FlashAttention 2 and 3 do, or divided by the sum, as Triton kernels do; or "
-        "exponentials by their sum before they meet v, in runs of one tile",
+        says="the output times 1 / sum, as FlashAttention 2 and 3 do, or divided by the sum; or (div_full) that by "
+        "`div.full`, as Triton's kernels do; or exponentials by their sum before they meet v, in runs of one tile",
     ),
     Attribute(
         name="splits",
@@ -265,20 +273,21 @@ FORMS = (
         "split",
         "the output of each run is rounded to this dtype, and so is each pairwise merge",
         default="fp32",
-        when=_SPLIT,
+        when={**_SPLIT, "merge": ("at_once", "pairwise", "online", LIBM, LIBM_FMA)},
     ),
     Attribute(
         name="merge",
         kind="form",
         default="at_once",
-        values=("at_once", "pairwise", "online", LIBM, LIBM_FMA),
+        values=("at_once", "pairwise", "online", SEGMENTS, LIBM, LIBM_FMA),
         sources={**dict.fromkeys(("pairwise", "online"), _MERGE_SOURCE), **dict.fromkeys((LIBM, LIBM_FMA), _CPU_MLA)},
         when=_SPLIT,
         says="all runs with weights exp(lse - lse of all), then one rounding to `output` (FlashAttention's combine); "
         "one after the other, with weights that are quotients, stored as `split` (vLLM's merge_attn_states, for "
         "chunked contexts); or one after the other, rescaled by exp(highest lse before - now) and divided by the sum "
-        "of weights at the end (Triton decode kernels of vLLM and SGLang); or as pairwise, with glibc's expf and logf "
-        "(vLLM's latent decode on CPUs), nothing contracted or (libm_fma) the later run's product",
+        "of weights at the end (Triton decode kernels of vLLM and SGLang); or divided only then, up to 16 runs as "
+        "vLLM's reduce_segments adds them (segments); or as pairwise, with glibc's expf and logf (vLLM's latent decode "
+        "on CPUs), nothing contracted or (libm_fma) the later run's product",
     ),
     sum_order(
         "splits_order",
@@ -312,39 +321,3 @@ def refuses_keys(call: Call) -> tuple[str, str] | None:
     if places is None or call.params.get("window") is not None or call.length <= places:
         return None
     return "allocated", f"{call.length} tokens do not fit into {places} places. Allocate more."
-
-
-WIDTH: Final = 64
-"""Channels of a head, for what a sum over them takes: heads have 64 or 128."""
-STEP: Final = 2.0
-"""What an addition over all scores takes, in turns of a loop."""
-
-
-def turns(values: Mapping[str, Value], rows: int, length: int) -> float:
-    """`turns` of attention: an online softmax also loops over its tiles of keys, and a product whose order is written
-    out over what it adds up.
-    """
-    return in_pieces(values, rows, length) * _tiles(values, rows, length) * _additions(values, length)
-
-
-def _additions(values: Mapping[str, Value], length: int) -> float:
-    """How many additions a tile makes one after the other, beside those of torch's own kernels."""
-    written = {name for name in ("scores_order", "values_order") if values.get(name, NATIVE) != NATIVE}
-    block = values.get("kv_block", length)
-    keys = length if isinstance(block, str) else min(block, length)
-    additions = (WIDTH if "scores_order" in written else 0) + (keys if "values_order" in written else 0)
-    return 1.0 + STEP * additions
-
-
-def _tiles(values: Mapping[str, Value], rows: int, length: int) -> float:
-    """How many tiles of keys an online softmax computes one after the other. If queries are computed block by block,
-    only the tiles that they see: half of them.
-    """
-    if values.get("implementation") != FLASH:
-        return 1.0
-    if values["kv_block"] == L2:
-        return 1.0
-    tiles = max(1.0, length / min(int(values["kv_block"]), int(values.get("split_keys", length))))
-    if values["rows"] != ALL:
-        return rows / length * math.ceil(length / int(values["rows"])) * max(1.0, tiles / 2)
-    return math.ceil(length / int(values["q_block"])) * max(1.0, tiles / 2) if "q_block" in values else tiles

@@ -1,13 +1,28 @@
-"""How much memory the kernels of `attention` and `mla` need beside their inputs and outputs."""
+"""How much memory the kernels of `attention` and `mla` need beside their inputs and outputs, and how many turns of
+loops they take.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, Final
 
+from moeparity.numerics.gemm_forms import ALL
+from moeparity.numerics.orders import NATIVE
+from moeparity.numerics.tensor_core.gemm_orders import tensor_core_order
 from moeparity.ops.attention_forms import FIXED, FLASH, KEYS, L2, SDPA, SHARED
+from moeparity.ops.attribute import Value
+from moeparity.ops.declaration import in_pieces
+from moeparity.ops.linear import in_8_bits
 from moeparity.ops.memory import EXACT, Call, Shapes, on_tensor_cores
+
+
+def head_widths(weights: Shapes, params: Mapping[str, Any], inputs: Sequence[int]) -> Sequence[int]:
+    """As many heads as queries have, each as wide as a value."""
+    queries, keys, values = inputs[:3]
+    return [queries * values // keys]
 
 
 def scratch(call: Call) -> int:
@@ -39,7 +54,7 @@ def expanded_scratch(call: Call) -> int:
     operands = rows * columns + call.tokens * columns
     copies = 1 if call.active.get("kv_b_tf32") != "yes" else 5
     scratch = on_tensor_cores(call, "kv_b_order", rows, columns, call.tokens)
-    return copies * call.bytes_of("kv_b") * operands + scratch
+    return copies * call.bytes_of("kv_b") * operands + scratch + in_8_bits(call, rows, columns, call.tokens)
 
 
 def latent_scratch(call: Call) -> int:
@@ -54,6 +69,7 @@ def latent_scratch(call: Call) -> int:
     expanded = 4 * call.wide * (prod(call.weights["kv_b"]) + call.tokens * widest) if rounded else 0
     rows, columns = call.weights["kv_b"]
     expanded += on_tensor_cores(call, "kv_b_order", rows, columns, call.tokens)
+    expanded += in_8_bits(call, rows, columns, max(call.tokens, call.length))
     return expanded + _with_scores(call, heads, widest)
 
 
@@ -93,3 +109,40 @@ def _flash(call: Call, heads: int, widest: int) -> int:
     # If queries are cut into blocks, all outputs exist twice when they are put together.
     outputs += 2 if "q_block" in call.active else 0
     return call.tokens * (heads * tile * score + outputs * call.wide * widest)
+
+
+WIDTH: Final = 64
+"""Channels of a head, for what a sum over them takes: heads have 64 or 128."""
+STEP: Final = 2.0
+"""What an addition over all scores takes, in turns of a loop."""
+
+
+def turns(values: Mapping[str, Value], rows: int, length: int) -> float:
+    """`turns` of attention: an online softmax also loops over its tiles of keys, and a product whose order is written
+    out over what it adds up.
+    """
+    return in_pieces(values, rows, length) * _tiles(values, rows, length) * _additions(values, length)
+
+
+def _additions(values: Mapping[str, Value], length: int) -> float:
+    """How many additions a tile makes one after the other, beside those of torch's own kernels."""
+    orders = {name: str(values.get(name, NATIVE)) for name in ("scores_order", "values_order")}
+    written = {name for name, order in orders.items() if order != NATIVE and tensor_core_order(order) is None}
+    block = values.get("kv_block", length)
+    keys = length if isinstance(block, str) else min(block, length)
+    additions = (WIDTH if "scores_order" in written else 0) + (keys if "values_order" in written else 0)
+    return 1.0 + STEP * additions
+
+
+def _tiles(values: Mapping[str, Value], rows: int, length: int) -> float:
+    """How many tiles of keys an online softmax computes one after the other. If queries are computed block by block,
+    only the tiles that they see: half of them.
+    """
+    if values.get("implementation") != FLASH:
+        return 1.0
+    if values["kv_block"] == L2:
+        return 1.0
+    tiles = max(1.0, length / min(int(values["kv_block"]), int(values.get("split_keys", length))))
+    if values.get("rows", ALL) != ALL:
+        return rows / length * math.ceil(length / int(values["rows"])) * max(1.0, tiles / 2)
+    return math.ceil(length / int(values["q_block"])) * max(1.0, tiles / 2) if "q_block" in values else tiles

@@ -31,6 +31,9 @@ ABOVE_1 = "above 1"
 OTHER_THAN_1 = "other than 1"
 """In a condition, any number but 1."""
 
+OTHER_THAN_0 = "other than 0"
+"""In a condition, any number but 0."""
+
 
 EDGE = "->"
 """Between a site and the consumer that it is for: `output->layers[0].moe.norm`."""
@@ -99,6 +102,11 @@ class Attribute:
     same_sums: Mapping[str, str] = field(default_factory=dict)
     usual: tuple[float, ...] = ()
     measured: tuple[Measured, ...] = ()
+
+    @property
+    def can_be_requested(self) -> bool:
+        """Whether a request to a server may choose it: any number, or a whole number that makes another model."""
+        return self.number or (self.least is not None and self.kind == "semantics")
 
     @property
     def expected(self) -> str:
@@ -173,11 +181,32 @@ LOGISTIC = Attribute(
     sources=dict.fromkeys(("u20", "sleef"), Evidence("read", _SILU_AND_MUL)),
     says="sigmoid, also within silu: torch's own kernel, which on CPU gives some fp32 numbers another last bit at the "
     "end of a call than within it; or 1 / (1 + exp(-x)), silu x / (1 + exp(-x)), each step rounded, with torch's exp, "
-    "CUDA's, or CUDA's with -use_fast_math, whose approximate instructions are taken to be correctly rounded; or with "
+    "CUDA's, or CUDA's with -use_fast_math, whose approximate instructions are an H200's; or with "
     f"torch's exp_u20 for CPUs or Sleef's expf, of which silu is x * (1 / (1 + exp(-x))) ({_SILU_AND_MUL}: with "
     "AVX-512, and without)",
 )
 """How an op computes a sigmoid."""
+
+LOG = "log"
+SOFTPLUS = Attribute(
+    name="softplus",
+    kind="form",
+    default=NATIVE,
+    values=(NATIVE, LOG),
+    says="torch's own softplus; or log(1 + exp(x)), each step rounded, and x itself above 20",
+)
+"""How an op computes a softplus."""
+
+EPS = Attribute(
+    name="eps",
+    kind="semantics",
+    default="config",
+    values=("config",),
+    number=True,
+    usual=(1e-5, 1e-6, 1e-8, 1e-12),
+    says="a number in place of the model's eps; `config` keeps it",
+)
+"""The eps of a norm."""
 
 
 def holds(condition: Condition, values: Mapping[str, Value]) -> bool:
@@ -188,4 +217,5 @@ def holds(condition: Condition, values: Mapping[str, Value]) -> bool:
 
 def _allows(allowed: tuple[Value | None, ...], value: Value | None) -> bool:
     above = ABOVE_1 in allowed and isinstance(value, int) and value > 1
-    return value in allowed or above or (OTHER_THAN_1 in allowed and value != 1)
+    differs = (OTHER_THAN_1 in allowed and value != 1) or (OTHER_THAN_0 in allowed and value != 0)
+    return value in allowed or above or differs

@@ -10,7 +10,7 @@ from moeparity.numerics.dtypes import CUT_NAMES
 from moeparity.numerics.orders import EXPLICIT, NATIVE, parse
 from moeparity.ops import experts
 from moeparity.ops.attribute import ABOVE_1, Attribute, Value, site
-from moeparity.ops.declaration import ChoiceElsewhere, Op, Parameter, row_by_row
+from moeparity.ops.declaration import ChoiceElsewhere, Cut, Op, Parameter, Refusals, Role, Tokens, row_by_row
 from moeparity.ops.measured import RANKS, SCORES, SUMS
 from moeparity.ops.memory import Call, Memory, Shapes
 from moeparity.ops.placement import PARTIAL
@@ -58,7 +58,10 @@ def _refuses_order(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, st
             "order",
             f"fma contracts products, and rows have met their weights (score_site {values['score_site']}).",
         )
-    narrow = [site for site in ("weighted", "accumulate") if values[site] not in {"fp32", "fp64"}] if order.fma else []
+    if not order.fma or "weighted" not in values:
+        # Rows whose experts are always weighted have no product here that could be contracted.
+        return None
+    narrow = [site for site in ("weighted", "accumulate") if values[site] not in {"fp32", "fp64"}]
     if narrow:
         return "order", f"fma contracts two fp32 operations, and {narrow[0]} is {values[narrow[0]]}. Set it to fp32."
     return None
@@ -96,13 +99,23 @@ COMBINE = Op(
         Parameter(name="experts", type=int, says="how many routed experts there are"),
         Parameter(name="top_k", type=int, says="how many of them a token chooses"),
         Parameter(name="scale", type=float, required=False, default=1.0, says="routed_scaling_factor"),
+        Parameter(
+            name="weighs",
+            type=bool,
+            required=False,
+            default=True,
+            says="rows meet their weights here, as far as `score_site` says so; not where experts always do",
+        ),
     ),
     attributes=(
-        site(
-            "weighted",
-            "row * routing weight is rounded to this dtype before it is added",
-            when={"score_site": (experts.COMBINE,)},
-            measured=SCORES,
+        replace(
+            site(
+                "weighted",
+                "row * routing weight is rounded to this dtype before it is added",
+                when={"score_site": (experts.COMBINE,)},
+                measured=SCORES,
+            ),
+            parameter="weighs",
         ),
         site("accumulate", "every addition is rounded to this dtype", measured=SCORES),
         Attribute(
@@ -169,12 +182,10 @@ COMBINE = Op(
         "weights": ({"score_site": (experts.COMBINE,)},),
         "shared": ({"shared": (FIRST, LAST, SLOT)},),
     },
-    sees_rows=row_by_row,
-    refuses=_refuses,
-    pieces=_by_rank,
-    partials=_combined,
-    takes_partials=("rows",),
-    family="combine",
+    tokens=Tokens(sees_rows=row_by_row),
+    refusals=Refusals(values=_refuses),
+    cut=Cut(pieces=_by_rank, partials=_combined, takes_partials=("rows",)),
+    role=Role(family="combine"),
     integers=("ids",),
     memory=Memory(widths=_widths, scratch=_scratch),
     kernel="combine:combine",

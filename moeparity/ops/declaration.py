@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from moeparity.numerics.dtypes import UNROUNDED, site_dtype
+from moeparity.numerics.dtypes import OF_INPUT, UNROUNDED, site_dtype
 from moeparity.numerics.orders import NATIVE
 from moeparity.ops.attribute import LOGISTIC, Attribute, Condition, Value
 from moeparity.ops.memory import Call, Memory, Shapes
+from moeparity.ops.state import State
 
 Family = Literal["norms", "router", "experts", "combine", "head", "embedding"]
 
@@ -58,7 +59,8 @@ class WeightPort:
     """A weight that an op takes.
 
     `stack` marks one tensor per expert: the kernel is given all of them under this name, stacked along a new first
-    axis. Ports with the same `stack` are stacked one behind the other. `initial` is what transformers initialises every
+    axis. Ports with the same `stack` are stacked one behind the other. `beside` marks a matrix of an adapter, which
+    stands beside a weight and is none of the model. `initial` is what transformers initialises every
     element with; None: with random numbers.
     """
 
@@ -67,6 +69,7 @@ class WeightPort:
     required: bool = True
     stack: str | None = None
     initial: float | None = None
+    beside: bool = False
 
     @property
     def each(self) -> bool:
@@ -87,6 +90,116 @@ class ChoiceElsewhere:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """How an op's result at one token goes by other tokens.
+
+    sees_rows: whether it may depend on which other tokens are computed with it, by the values in effect and the
+        parameters; for an op that mixes tokens, on more than its own sequence up to the token. Where it is False it
+        never does (tests/ops/test_rows.py): such an op may be run once for all steps of a schedule.
+    mixes: the output at one token reads other tokens.
+    history: inputs that are read at all earlier tokens of the sequence too.
+    state: what a step hands to the next; such an op reads its inputs at all earlier tokens of the sequence by it. None:
+        nothing.
+    varlen: whether, in a pack whose sequences do not see each other, it computes each sequence by itself; by the values
+        in effect.
+    copies_history: whether its kernel copies the inputs in `history`, so that it may be given views; by the values in
+        effect.
+    joins: whether, by the values in effect, its kernel takes the rows of several `steps` at once, and gives the bits
+        that each step would have by itself.
+    reads_text: whether, by the values in effect, its kernel is told the tokens before each row, as `text`.
+    pairs: the output of a sequence reads the one beside it too, 2i + 1 beside 2i, so it is computed once for all steps.
+    axis: the axis of the tokens in its outputs.
+    input_axes: the axis of the tokens in inputs where it is not the one behind the batch.
+    """
+
+    sees_rows: Callable[[Mapping[str, Value], Mapping[str, Any]], bool]
+    mixes: bool = False
+    history: tuple[str, ...] = ()
+    state: State | None = None
+    varlen: Callable[[Mapping[str, Value]], bool] = _never
+    copies_history: Callable[[Mapping[str, Value]], bool] = _never
+    joins: Callable[[Mapping[str, Value]], bool] = _never
+    reads_text: Callable[[Mapping[str, Value]], bool] = _never
+    pairs: bool = False
+    axis: int = 1
+    input_axes: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def by_sequence(self) -> bool:
+        """Whether sequences of a step whose rows lie one behind the other are computed one by one."""
+        return bool(self.history) or self.state is not None
+
+    def reads_earlier(self, port: str) -> bool:
+        """Whether the output at a token goes by this input at all earlier tokens of the sequence."""
+        return self.state is not None or port in self.history
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """How an op is cut into pieces and heads.
+
+    pieces: the number of pieces into which the op is cut under given values.
+    partials: the number of partial sums that its result consists of (1: it is whole), from its pieces, values,
+        parameters and the same number of its inputs. A value in partial sums has one more axis, behind the batch.
+    takes_partials: the inputs that may be in partial sums.
+    turns: how many turns of a loop over pieces or tiles a call makes, by the values in effect, for so many rows of
+        sequences of a length. Loops over experts are not counted.
+    keeps_heads: each output is cut into heads as the input at the same place is.
+    joins_heads: no output is cut into heads, whatever its inputs are.
+    """
+
+    pieces: Callable[[Mapping[str, Value]], int] = _one_piece
+    partials: Callable[[int, Mapping[str, Value], Mapping[str, Any], Sequence[int]], int] = _none
+    takes_partials: tuple[str, ...] = ()
+    turns: Callable[[Mapping[str, Value], int, int], float] = in_pieces
+    keeps_heads: bool = False
+    joins_heads: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """What an op is in a model: what other code asks for, instead of the op's name.
+
+    family: the block that its differences are bundled in; None: the graph's own block.
+    gemm: every token goes through GEMMs with its weights; for experts, with those of the chosen ones.
+    contracted: groups of inputs and weights that are multiplied and added up over their last axis.
+    inside: attributes that say what happens inside a kernel that uses tensor cores, whose adder no document specifies.
+    gates: it makes the logits that a router ranks experts by.
+    routes: it chooses each token's experts.
+    slot_order: its values are in slot order.
+    reduces: it adds up partial sums, and lets a whole value pass.
+    reports: it makes the log-probabilities that a side reports.
+    truncates: whether, by the values in effect, it may leave tokens of the vocabulary out, whose value is -inf then.
+    """
+
+    family: Family | None = None
+    gemm: bool = False
+    contracted: tuple[tuple[str, ...], ...] = ()
+    inside: frozenset[str] = frozenset()
+    gates: bool = False
+    routes: bool = False
+    slot_order: bool = False
+    reduces: bool = False
+    reports: bool = False
+    truncates: Callable[[Mapping[str, Value]], bool] = _never
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusals:
+    """What an op cannot be asked for. Each names an attribute and says why; None: it can.
+
+    values: is given the weights' shapes, the last axis of inputs that a router made, and the values in effect, choices
+        elsewhere included.
+    call: the same for one kernel call: for what depends on the number of tokens or keys in a step.
+    parameters: is given a node's parameters, and says why they cannot be.
+    """
+
+    values: Callable[[Shapes, Mapping[str, Value]], tuple[str, str] | None] | None = None
+    call: Callable[[Call], tuple[str, str] | None] | None = None
+    parameters: Callable[[Mapping[str, Any]], str | None] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Op:
     """An op: its inputs and outputs, the choices it leaves open, and the name of the function that computes it.
 
@@ -94,46 +207,9 @@ class Op:
     names a parameter whose keys are the parts instead. The last inputs may be left out in a graph if they are
     `optional`. `choices_elsewhere` are choices of other ops; the kernel and all conditions here see them like
     attributes. `reads` lists inputs that are read only if one of some conditions on the attributes holds; every other
-    input is always read. `refuses` is given the weights' shapes, the last axis of inputs that a router made, and the
-    values in effect, choices elsewhere included; it names an attribute that cannot be computed with them, and why.
-    `refuses_call` does the same for one kernel call: for what depends on the number of tokens or keys in a step.
-
-    `pieces` is the number of pieces into which the op is cut under given values. `partials` is the number of partial
-    sums that its result consists of (1: it is whole), from its pieces, values, parameters and the same number of its
-    inputs. A value in partial sums has one more axis, behind the batch, and only ports in `takes_partials` take one.
-
-    What other code asks for, instead of the op's name:
-
-    family: the block that its differences are bundled in; None: the graph's own block.
-    mixes_tokens: its output at one token reads other tokens.
-    history: inputs that are read at all earlier tokens of the sequence too.
-    varlen: whether, in a pack whose sequences do not see each other, it computes each sequence by itself; by the values
-        in effect.
-    unhanded: inputs that a user's function in place of this op does not get, because other inputs hold the same values.
-    copies_history: whether its kernel copies the inputs in `history`, so that it may be given views; by the values in
-        effect.
-    token_axis: the axis of the tokens in its outputs.
-    input_token_axes: the axis of the tokens in inputs where it is not the one behind the batch.
-    contracted: groups of inputs and weights that are multiplied and added up over their last axis.
-    gemm: every token goes through GEMMs with its weights; for experts, with those of the chosen ones.
-    gates: it makes the logits that a router ranks experts by.
-    routes: it chooses each token's experts.
-    slot_order: its values are in slot order.
-    reduces: it adds up partial sums, and lets a whole value pass.
-    reports: it makes the log-probabilities that a side reports.
-    sees_rows: whether a token's result may depend on which other tokens are computed with it, by the values in effect
-        and the parameters. For an op that mixes tokens: on more than its own sequence up to the token. If it is False,
-        it never does (tests/ops/test_rows.py): such an op may be run once for all steps of a schedule.
-    joins: whether, by the values in effect, its kernel takes the rows of several `steps` at once, and gives the bits
-        that each step would have by itself.
-    keeps_heads: each output is cut into heads as the input at the same place is.
-    joins_heads: no output is cut into heads, whatever its inputs are.
-    integers: inputs that are whole numbers.
-    turns: how many turns of a loop over pieces or tiles a call makes, by the values in effect, for so many rows of
-        sequences of a length. Loops over experts are not counted.
-    inside: attributes that say what happens inside a kernel that uses tensor cores, whose adder no document specifies.
-    misfit: given a node's parameters, says why they cannot be.
-    memory: how large its values are, and what its kernel needs beside them.
+    input is always read. `unhanded` are inputs that a user's function in place of this op does not get, because other
+    inputs hold the same values, and `integers` those that are whole numbers. `memory` says how large its values are,
+    and what its kernel needs beside them.
     """
 
     name: str
@@ -141,42 +217,20 @@ class Op:
     inputs: tuple[str, ...]
     kernel: str
     source: str
+    tokens: Tokens
     outputs: tuple[str, ...] = ("out",)
     outputs_from: str | None = None
     weights: tuple[WeightPort, ...] = ()
     parameters: tuple[Parameter, ...] = ()
     attributes: tuple[Attribute, ...] = ()
-    sees_rows: Callable[[Mapping[str, Value], Mapping[str, Any]], bool]
     optional: tuple[str, ...] = ()
     choices_elsewhere: Mapping[str, ChoiceElsewhere] = field(default_factory=dict)
     reads: Mapping[str, tuple[Condition, ...]] = field(default_factory=dict)
-    refuses: Callable[[Shapes, Mapping[str, Value]], tuple[str, str] | None] | None = None
-    refuses_call: Callable[[Call], tuple[str, str] | None] | None = None
-    pieces: Callable[[Mapping[str, Value]], int] = _one_piece
-    partials: Callable[[int, Mapping[str, Value], Mapping[str, Any], Sequence[int]], int] = _none
-    takes_partials: tuple[str, ...] = ()
-    family: Family | None = None
-    mixes_tokens: bool = False
-    history: tuple[str, ...] = ()
-    varlen: Callable[[Mapping[str, Value]], bool] = _never
     unhanded: tuple[str, ...] = ()
-    copies_history: Callable[[Mapping[str, Value]], bool] = _never
-    token_axis: int = 1
-    input_token_axes: Mapping[str, int] = field(default_factory=dict)
-    contracted: tuple[tuple[str, ...], ...] = ()
-    gemm: bool = False
-    joins: Callable[[Mapping[str, Value]], bool] = _never
-    gates: bool = False
-    routes: bool = False
-    slot_order: bool = False
-    reduces: bool = False
-    reports: bool = False
-    keeps_heads: bool = False
-    joins_heads: bool = False
     integers: tuple[str, ...] = ()
-    turns: Callable[[Mapping[str, Value], int, int], float] = in_pieces
-    inside: frozenset[str] = frozenset()
-    misfit: Callable[[Mapping[str, Any]], str | None] | None = None
+    role: Role = field(default_factory=Role)
+    cut: Cut = field(default_factory=Cut)
+    refusals: Refusals = field(default_factory=Refusals)
     memory: Memory = field(default_factory=Memory)
 
     def attribute(self, name: str) -> Attribute | None:
@@ -187,13 +241,13 @@ class Op:
         """The active values as the kernel takes them: roundings as torch dtypes, or toward zero to one."""
         sites = {attribute.name for attribute in self.attributes if attribute.kind == "rounding"}
         return {
-            name: site_dtype(str(value)) if name in sites and value != UNROUNDED else value
+            name: site_dtype(str(value)) if name in sites and value not in (UNROUNDED, OF_INPUT) else value
             for name, value in active.items()
         }
 
     def scratch(self, call: Call) -> int:
         """Bytes that a call needs for a moment, beside inputs and outputs. What cutting the op needs is included."""
-        copies = self.memory.cut_copies(call) if self.pieces(call.active) > 1 else 0
+        copies = self.memory.cut_copies(call) if self.cut.pieces(call.active) > 1 else 0
         return self.memory.scratch(call) + copies
 
     def load(self) -> Callable[..., Any]:
@@ -210,4 +264,4 @@ def row_by_row(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
 
 def sees_rows_by_sigmoid(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
     """`sees_rows` of an op that depends on other tokens only through torch's own sigmoid or silu."""
-    return values[LOGISTIC.name] == NATIVE
+    return values.get(LOGISTIC.name) == NATIVE

@@ -10,7 +10,17 @@ from moeparity.numerics.dtypes import FLOAT_NAMES, MODEL, UNROUNDED
 from moeparity.ops import measured
 from moeparity.ops.attribute import LOGISTIC, Attribute, Condition, Value, site
 from moeparity.ops.combine import ADD as BESIDE
-from moeparity.ops.declaration import ChoiceElsewhere, Op, Parameter, WeightPort, row_by_row, sees_rows_by_sigmoid
+from moeparity.ops.declaration import (
+    ChoiceElsewhere,
+    Cut,
+    Op,
+    Parameter,
+    Role,
+    Tokens,
+    WeightPort,
+    row_by_row,
+    sees_rows_by_sigmoid,
+)
 from moeparity.ops.memory import Call, Memory, Shapes
 from moeparity.ops.placement import APART, BLOCKS, ENDS, GOES_ON, HANDS_ON, STAGE, SUM, TENSOR, cut
 
@@ -37,15 +47,19 @@ def _part_bytes(call: Call) -> Sequence[int]:
     return [call.input_bytes[0]] * len(call.outputs)
 
 
+def _all_columns(weights: Shapes, params: Mapping[str, Any], inputs: Sequence[int]) -> Sequence[int]:
+    return [sum(inputs)]
+
+
 EMBEDDING = Op(
     name="embedding",
     says="Row of the table for every token id: [B, T] int64 -> [B, T, hidden].",
     inputs=("tokens",),
     weights=(WeightPort(name="weight", says="[vocab, hidden]"),),
     attributes=(site("output", "the row is rounded to this dtype"), TENSOR),
-    sees_rows=row_by_row,
-    pieces=cut,
-    family="embedding",
+    tokens=Tokens(sees_rows=row_by_row),
+    cut=Cut(pieces=cut),
+    role=Role(family="embedding"),
     integers=("tokens",),
     memory=Memory(widths=_columns),
     kernel="elementwise:embedding",
@@ -59,8 +73,7 @@ ADD = Op(
     name="add",
     says="a + b, as in a residual stream; of two values in partial sums, rank by rank.",
     inputs=("a", "b"),
-    partials=_carried,
-    takes_partials=("a", "b"),
+    cut=Cut(partials=_carried, takes_partials=("a", "b")),
     attributes=(
         site("output", "the sum is rounded to this dtype", edge=True),
         Attribute(
@@ -89,7 +102,7 @@ ADD = Op(
             says="what a stage sends is rounded to this dtype and back to its own; `unrounded`: it is sent as it is",
         ),
     ),
-    sees_rows=row_by_row,
+    tokens=Tokens(sees_rows=row_by_row),
     kernel="elementwise:add",
     source="transformers 5.17.0 and 5.23.0, *DecoderLayer.forward",
 )
@@ -101,14 +114,13 @@ SHARED_ADD = Op(
     inputs=("routed", "shared"),
     parameters=(Parameter(name="scale", type=float, required=False, default=1.0, says="routed_scaling_factor"),),
     attributes=(site("output", "the sum is rounded to this dtype"),),
-    sees_rows=row_by_row,
+    tokens=Tokens(sees_rows=row_by_row),
     choices_elsewhere={
         "shared": ChoiceElsewhere(port="routed", default=BESIDE),
         "scaling": ChoiceElsewhere(port="routed", default="weights"),
     },
     reads={"shared": ({"shared": (BESIDE,)},)},
-    partials=_carried,
-    takes_partials=("routed", "shared"),
+    cut=Cut(partials=_carried, takes_partials=("routed", "shared")),
     kernel="elementwise:shared_add",
     source="transformers 5.17.0 and 5.23.0, DeepseekV3MoE.forward; sglang 0.5.23 _scale_routed_and_add_shared, read",
 )
@@ -117,6 +129,16 @@ SWIGLU = Op(
     name="swiglu",
     says="silu(gate) * up of a dense MLP or a shared expert.",
     inputs=("gate", "up"),
+    parameters=(
+        Parameter(
+            name="halves",
+            type=bool,
+            required=False,
+            default=False,
+            says="gate and up are the halves of one projection, whose rows lie apart in memory: torch's fp32 silu on "
+            "CPU begins a vector anew with each",
+        ),
+    ),
     attributes=(
         site(
             "activation",
@@ -128,27 +150,64 @@ SWIGLU = Op(
         replace(TENSOR, says=f"{TENSOR.says}; torch's fp32 silu on CPU differs by where a value stands in its vector"),
         BLOCKS,
     ),
-    sees_rows=sees_rows_by_sigmoid,
-    pieces=cut,
+    tokens=Tokens(sees_rows=sees_rows_by_sigmoid),
+    cut=Cut(pieces=cut),
     kernel="elementwise:swiglu",
     source="transformers 5.17.0 and 5.23.0, Qwen3MoeMLP.forward",
 )
 
+SILU = Op(
+    name="silu",
+    says="silu(x), of a projection that no other meets.",
+    inputs=("x",),
+    attributes=(site("output", "silu(x) is rounded to this dtype"), LOGISTIC),
+    tokens=Tokens(sees_rows=sees_rows_by_sigmoid),
+    kernel="elementwise:silu",
+    source="transformers 5.23.0, MiniMaxLightningAttention.forward",
+)
+
+RELU2 = Op(
+    name="relu2",
+    says="relu(x)^2, of a dense MLP or a shared expert without a gate.",
+    inputs=("x",),
+    attributes=(site("output", "the square is rounded to this dtype"),),
+    tokens=Tokens(sees_rows=row_by_row),
+    kernel="elementwise:relu2",
+    source="transformers 5.23.0, activations.py ReLUSquaredActivation",
+)
+
 SIGMOID_GATE = Op(
     name="sigmoid_gate",
-    says="sigmoid(gate) * x: gate [B, T, 1], x [B, T, hidden] -> [B, T, hidden], how much of a shared expert is used.",
+    says="sigmoid(gate) * x: gate [B, T, 1] or [B, T, hidden], perhaps in heads, x [B, T, hidden] -> [B, T, hidden], "
+    "how much of a shared expert, or of an attention's output, is used.",
     inputs=("gate", "x"),
-    partials=_carried,
-    takes_partials=("x",),
+    cut=Cut(partials=_carried, takes_partials=("x",), joins_heads=True),
     attributes=(
         site("activation", "sigmoid(gate), computed in fp32 (in fp64 for fp64), is rounded to this dtype"),
         site("output", "the product is rounded to this dtype", edge=True),
         LOGISTIC,
     ),
-    sees_rows=sees_rows_by_sigmoid,
+    tokens=Tokens(sees_rows=sees_rows_by_sigmoid),
     memory=Memory(widths=_as_second),
     kernel="elementwise:sigmoid_gate",
-    source="transformers 5.17.0 and 5.23.0, Qwen2MoeSparseMoeBlock.forward",
+    source="transformers 5.17.0 and 5.23.0, Qwen2MoeSparseMoeBlock.forward; 5.23.0, Qwen3NextAttention.forward",
+)
+
+SCALE = Op(
+    name="scale",
+    says="x times a factor, or over a divisor, where a model multiplies its embedding, a residual branch or its logits "
+    "by a number of config.json.",
+    inputs=("x",),
+    parameters=(
+        Parameter(name="factor", type=float, required=False, default=1.0, says="what x is multiplied by"),
+        Parameter(name="divisor", type=float, required=False, default=1.0, says="what x is divided by"),
+    ),
+    attributes=(site("output", "the product is rounded to this dtype"),),
+    tokens=Tokens(sees_rows=row_by_row),
+    cut=Cut(keeps_heads=True),
+    kernel="elementwise:scale",
+    source="transformers 5.23.0, forward of GraniteMoeModel, GraniteMoeDecoderLayer and GraniteMoeForCausalLM; "
+    "MiMoV2FlashAttention.forward",
 )
 
 CLAMP = Op(
@@ -157,8 +216,8 @@ CLAMP = Op(
     inputs=("x",),
     parameters=(Parameter(name="limit", type=float, says="largest magnitude that is left as it is"),),
     attributes=(site("output", "x and the limit are rounded to this dtype first"),),
-    sees_rows=row_by_row,
-    keeps_heads=True,
+    tokens=Tokens(sees_rows=row_by_row),
+    cut=Cut(keeps_heads=True),
     kernel="elementwise:clamp",
     source="transformers 5.17.0 and 5.23.0, OlmoeAttention.forward, clip_qkv",
 )
@@ -170,8 +229,30 @@ SPLIT = Op(
     outputs=(),
     outputs_from="parts",
     parameters=(Parameter(name="parts", type=dict, says="part name: width, in order"),),
-    sees_rows=row_by_row,
+    tokens=Tokens(sees_rows=row_by_row),
     memory=Memory(widths=_part_widths, output_bytes=_part_bytes, scratch=lambda _: 0),
     kernel="elementwise:split",
     source="torch.split",
+)
+
+JOIN = Op(
+    name="join",
+    says="Puts values side by side along the last axis, each with its heads joined: [B, T, A], [B, T, B], .. -> "
+    "[B, T, A + B + ..].",
+    inputs=("a", "b", "c"),
+    optional=("c",),
+    tokens=Tokens(sees_rows=row_by_row),
+    cut=Cut(joins_heads=True),
+    memory=Memory(widths=_all_columns),
+    kernel="elementwise:join",
+    source="transformers 5.23.0, Qwen3NextGatedDeltaNet.forward",
+)
+
+MASK_PADDING = Op(
+    name="mask_padding",
+    says="x at real tokens, zeros at padding, which no mask hides from a recurrence: x [B, T, hidden], mask [B, T].",
+    inputs=("x", "mask"),
+    tokens=Tokens(sees_rows=row_by_row),
+    kernel="elementwise:mask_padding",
+    source="transformers 5.23.0, models/qwen3_next/modeling_qwen3_next.py apply_mask_to_padding_states",
 )

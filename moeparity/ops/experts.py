@@ -8,33 +8,41 @@ from typing import Any
 
 from moeparity.numerics.collectives.declaration import Evidence
 from moeparity.numerics.dtypes import stored_name
-from moeparity.ops import measured
-from moeparity.ops.attribute import LOGISTIC, Attribute, Value, site
-from moeparity.ops.declaration import Op, Parameter, WeightPort, sees_rows_by_sigmoid
-from moeparity.ops.linear import COLUMN, FORMS, INSIDE, ROW, ROWS, TF32, refuses_form, sees_rows
+from moeparity.ops import adapter, measured
+from moeparity.ops.attribute import LOGISTIC, Attribute, Condition, Value, site
+from moeparity.ops.declaration import Cut, Op, Parameter, Refusals, Role, Tokens, WeightPort, sees_rows_by_sigmoid
+from moeparity.ops.linear import COLUMN, FORMS, INSIDE, ROW, ROWS, TF32, in_8_bits, refuses_form, sees_rows
 from moeparity.ops.memory import BYTES, INTEGER, Call, Memory, Shapes, on_tensor_cores
 from moeparity.ops.placement import BLOCKS, PARTIAL, TENSOR, cut, refuse_pieces
+from moeparity.ops.quantised import BY_TOKEN, rounds_operands
 
 COMBINE, EPILOGUE, ACTIVATION, INPUT = "combine", "epilogue", "activation", "input"
 """Where the routing weight is multiplied in."""
+LOOP, GROUPED, BATCHED = "loop", "grouped", "batched"
+OUTPUT = "output"
+"""Where a model has it by itself: on the experts' inputs, or, as a fault, on their outputs."""
 
-SWIGLU, CLAMPED = "swiglu", "clamped"
-"""How gate and up are combined."""
+SWIGLU, CLAMPED, RELU2 = "swiglu", "clamped", "relu2"
+"""How gate and up are combined; or the square of relu(up), of experts that have no gate."""
 
 _CLAMPED = {"glu": (CLAMPED,)}
-_NARROWED = {"score_site": (ACTIVATION, INPUT)}
-_LOOP = {"implementation": ("loop",)}
+_GATED = {"glu": (SWIGLU, CLAMPED)}
+_NARROWED: Condition = {"score_site": (ACTIVATION, INPUT, None)}
+_CHOSEN: Condition = {"scored_at": (None,)}
+_LOOP = {"implementation": (LOOP,)}
 
 
 def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
     """Refuses a score on the input of more than one expert, sizes that do not divide, and a GEMM that torch does not
     have.
     """
-    if values["score_site"] == INPUT and shapes["ids"] != (1,):
+    if values.get("score_site", INPUT) == INPUT and shapes["ids"] != (1,):
         reason = f"each token has {shapes['ids'][0]} experts, and engines scale the input where it has one only."
         return "score_site", reason
-    if values["score_site"] in _NARROWED["score_site"] and "down_bias" in shapes:
+    if values.get("score_site") in _NARROWED["score_site"] and "down_bias" in shapes:
         return "score_site", "the down projection's bias comes later, and meets no weight. Set combine or epilogue."
+    if adapter.is_unmerged(values) and (cut(values) > 1 or values["implementation"] != LOOP):
+        return "adapter", "rows beside a GEMM of all experts, or of experts cut over ranks, have no kernel. Set merged."
     return _refuses_gemm(shapes, values)
 
 
@@ -45,26 +53,58 @@ def _refuses_gemm(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str
     uneven = refuse_pieces(values, sizes)
     if uneven is not None:
         return uneven
-    k = {"gate": shapes["gate"][-1], "down": shapes["down"][-1] // (cut(values) if _row_wise(values) else 1)}
-    if values["implementation"] == "grouped":
+    k = {
+        _first(shapes): shapes[_first(shapes)][-1],
+        "down": shapes["down"][-1] // (cut(values) if _row_wise(values) else 1),
+    }
+    if values["implementation"] == GROUPED:
         return _refuses_grouped(k, values)
-    return refuses_form(k["gate"], values, str(values["projections"])) or refuses_form(
+    if values["implementation"] == BATCHED:
+        return _refuses_batched(values, has_bias="down_bias" in shapes)
+    return refuses_form(k[_first(shapes)], values, str(values["projections"])) or refuses_form(
         k["down"], values, stored_name(_hidden(values))
     )
 
 
 def _refuses_grouped(k: Mapping[str, int], values: Mapping[str, Value]) -> tuple[str, str] | None:
-    """torch's grouped GEMM has no fp64, and takes only rows that are multiples of 16 bytes, as transformers finds."""
+    """Why torch's grouped GEMM cannot compute these experts: the attribute and a sentence; None if it can.
+
+    It has no fp64, takes no scales, and needs rows whose bytes are a multiple of 16.
+    """
+    if rounds_operands(values):
+        return "implementation", "torch's grouped GEMM takes no operands with scales. Set `loop`."
     dtypes = (values["projections"], _hidden(values), values.get("output", values.get("partial")))
     if "fp64" in (*dtypes, values.get("unbiased")):
         return "implementation", "torch's grouped GEMM has no fp64. Set `loop`, or other dtypes."
-    for port, dtype in (("gate", str(values["projections"])), ("down", _hidden(values))):
+    for port, dtype in zip(k, (str(values["projections"]), _hidden(values)), strict=True):
         if k[port] * BYTES[dtype] % 16:
             reason = (
                 f"torch's grouped GEMM needs rows of a multiple of 16 bytes, and {port} has rows of {k[port]} {dtype}"
                 f"{' on each rank' if cut(values) > 1 else ''}. transformers refuses this here too; set `loop`."
             )
             return "implementation", reason
+    return None
+
+
+def _refuses_batched(values: Mapping[str, Value], *, has_bias: bool) -> tuple[str, str] | None:
+    """Why no batched product of all experts is known for these: the attribute and a sentence; None if there is one."""
+    if has_bias:
+        return "implementation", "a batched product of experts with a bias is not known. Set `loop`."
+    if rounds_operands(values):
+        return "implementation", "a batched product takes no operands with scales. Set `loop`."
+    if cut(values) > 1:
+        return "implementation", "a batched product of a rank's part of each expert is not known. Set `loop`."
+    return None
+
+
+def _first(shapes: Shapes) -> str:
+    """The port of a weight that x enters."""
+    return "gate" if "gate" in shapes else "up"
+
+
+def _misfit(params: Mapping[str, Any]) -> str | None:
+    if params["glu"] == RELU2 and params["interleaved"]:
+        return "interleaved is set, and experts by relu2 have no gate that up could alternate with."
     return None
 
 
@@ -75,7 +115,7 @@ def _row_wise(values: Mapping[str, Value]) -> bool:
 
 def _hidden(values: Mapping[str, Value]) -> str:
     """The dtype in which the activations enter the down projection."""
-    return str(values["scored"] if values["score_site"] == ACTIVATION else values["product"])
+    return str(values["scored"] if values.get("score_site") == ACTIVATION else values["product"])
 
 
 def _partials(pieces: int, values: Mapping[str, Value], params: Mapping[str, Any], inputs: Sequence[int]) -> int:
@@ -84,13 +124,13 @@ def _partials(pieces: int, values: Mapping[str, Value], params: Mapping[str, Any
 
 def _sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
     # A grouped GEMM is torch's own.
-    operands = ("projections", "scored" if values["score_site"] == ACTIVATION else "product")
-    return sees_rows(values, operands) or sees_rows_by_sigmoid(values, params)
+    operands = ("projections", "scored" if values.get("score_site") == ACTIVATION else "product")
+    return sees_rows(values, operands) or sees_rows_by_sigmoid(values, params) or adapter.is_unmerged(values)
 
 
 def _joins(values: Mapping[str, Value]) -> bool:
     """Of one rank."""
-    return cut(values) == 1
+    return cut(values) == 1 and values["implementation"] != BATCHED and not adapter.is_unmerged(values)
 
 
 def _bias(name: str, says: str, stack: str) -> WeightPort:
@@ -102,14 +142,15 @@ def _widths(weights: Shapes, params: Mapping[str, Any], inputs: Sequence[int]) -
 
 
 def _scratch(call: Call) -> int:
-    count, width, hidden = call.weights["gate"]
+    count, width, hidden = call.weights["up"]
     slots = call.tokens * call.inputs[1]
-    grouped = call.active.get("implementation") == "grouped"
+    implementation = call.active.get("implementation")
     # Every token may choose the same expert.
-    rows = slots if grouped else call.tokens
-    stacks = count if grouped else 1
+    rows = {GROUPED: slots, BATCHED: count * call.tokens}.get(str(implementation), call.tokens)
+    stacks = 1 if implementation == LOOP else count
     values = rows * (hidden * call.bytes_of("projections") + 2 * width * call.wide * 2 + 3 * width * call.wide)
     values += rows * hidden * (call.bytes_of("output") + call.wide)
+    values += max(in_8_bits(call, 2 * width, hidden, rows), in_8_bits(call, hidden, width, rows))
     values += on_tensor_cores(call, "order", 2 * width, hidden, rows)
     values += on_tensor_cores(call, "order", hidden, width, rows)
     if "gate_bias" in call.weights:
@@ -133,16 +174,19 @@ def _scratch(call: Call) -> int:
 EXPERTS = Op(
     name="experts",
     says="down(silu(gate(x)) * up(x)), or gpt-oss's down((up + 1) * gate * sigmoid(alpha * gate)) of gate and up held "
-    "within a limit, of each token's chosen experts: x [B, T, H], ids [B, T, K] -> rows [B, T, K, H]; weights "
+    "within a limit, or down(relu(up(x))^2) without a gate, of each token's chosen experts: x [B, T, H], ids [B, T, K] "
+    "-> rows [B, T, K, H]; weights "
     "[B, T, K] are read where a row is multiplied with its own here.",
     inputs=("x", "ids", "weights"),
     weights=(
-        WeightPort(name="gate", says="[experts, I, H]", stack="gate_up"),
+        WeightPort(name="gate", says="[experts, I, H]; none of relu2", stack="gate_up", required=False),
         WeightPort(name="up", says="[experts, I, H]", stack="gate_up"),
         WeightPort(name="down", says="[experts, H, I]", stack="down"),
         _bias("gate_bias", "[experts, I], added to the GEMM's result", "gate_up_bias"),
         _bias("up_bias", "[experts, I], likewise", "gate_up_bias"),
         _bias("down_bias", "[experts, H], likewise", "down_bias"),
+        *adapter.ports("gate_up", "[experts * r, H]", "[2I, r * experts]"),
+        *adapter.ports("down", "[experts * r, I]", "[H, r * experts]"),
     ),
     parameters=(
         Parameter(
@@ -150,9 +194,9 @@ EXPERTS = Op(
             type=str,
             required=False,
             default=SWIGLU,
-            values=(SWIGLU, CLAMPED),
+            values=(SWIGLU, CLAMPED, RELU2),
             says="silu(gate) * up; or (up + 1) * gate * sigmoid(alpha * gate), gate at most `limit` and up between "
-            "-limit and limit (gpt-oss)",
+            "-limit and limit (gpt-oss); or relu(up)^2, without a gate (Nemotron-H)",
         ),
         Parameter(name="alpha", type=float, required=False, default=1.702, says="gain of the clamped form's sigmoid"),
         Parameter(name="limit", type=float, required=False, default=7.0, says="what the clamped form holds within"),
@@ -163,21 +207,32 @@ EXPERTS = Op(
             default=False,
             says="gate and up alternate in the one tensor both are `stacked` in",
         ),
+        adapter.PARAMETER,
+        Parameter(
+            name="scored_at",
+            type=str,
+            required=False,
+            values=(INPUT, OUTPUT),
+            says="the routing weight multiplies x, of one expert per token, or the result; null: as `score_site` says",
+        ),
     ),
     attributes=(
         Attribute(
             name="implementation",
             kind="form",
-            default="loop",
-            values=("loop", "grouped"),
-            same_sums={"grouped": "loop"},
-            says="one GEMM per expert that was hit, or torch's grouped GEMM over tokens sorted by expert",
+            default=LOOP,
+            values=(LOOP, GROUPED, BATCHED),
+            same_sums={GROUPED: LOOP},
+            says="one GEMM per expert that was hit; torch's grouped GEMM over tokens sorted by expert; or torch's "
+            "batched product, of all experts for all tokens, in which those that a token has not chosen are zeros "
+            "(Llama 4 of transformers)",
         ),
         Attribute(
             name="gate_up",
             kind="form",
             default="fused",
             values=("fused", "split"),
+            when_parameters=_GATED,
             says="gate and up as one GEMM of width 2I, or as two of width I",
         ),
         site("projections", "inputs of the gate and up GEMMs, and their results where these have no biases"),
@@ -193,19 +248,23 @@ EXPERTS = Op(
         replace(site("gain", "alpha * gate is rounded to this dtype"), when_parameters=_CLAMPED),
         replace(site("sigmoid", "the sigmoid of that is rounded to this dtype"), when_parameters=_CLAMPED),
         replace(site("shifted", "up + 1 is rounded to this dtype"), when_parameters=_CLAMPED),
-        site(
-            "activation",
-            "silu(gate), or gate * sigmoid(alpha * gate), is rounded to this dtype before it meets up; fp32 is the "
-            "one-rounding SwiGLU",
-            measured=measured.SWIGLU,
+        replace(
+            site(
+                "activation",
+                "silu(gate), or gate * sigmoid(alpha * gate), is rounded to this dtype before it meets up; fp32 is the "
+                "one-rounding SwiGLU",
+                measured=measured.SWIGLU,
+            ),
+            when_parameters=_GATED,
         ),
-        site("product", "silu(gate) * up, or its product with up + 1, is rounded to this dtype", cuts=True),
+        site("product", "silu(gate) * up, its product with up + 1, or relu(up)^2, is rounded to this dtype", cuts=True),
         Attribute(
             name="score_site",
             kind="form",
             default=COMBINE,
             values=(COMBINE, EPILOGUE, ACTIVATION, INPUT),
             measured=measured.SCORE_SITE,
+            when_parameters=_CHOSEN,
             sources={ACTIVATION: Evidence("read", "Megatron-LM d98e8a64dd experts.py bias_act_func")},
             says="where a row meets its routing weight: in the combine; in the down projection's epilogue, on its fp32 "
             "result, which is rounded once (vLLM's and SGLang's Triton kernels, TensorRT-LLM's fused finalize); on "
@@ -223,11 +282,16 @@ EXPERTS = Op(
             "the down projection's result, one row per token and slot, is rounded to this dtype",
             needs="no partials",
         ),
-        LOGISTIC,
+        replace(LOGISTIC, when_parameters=_GATED),
         replace(TF32, when={}, says="the fp32 operands of all GEMMs are rounded to TF32, to nearest, ties away"),
         # Of the grouped GEMM too, whose order of its own rests.
-        replace(ROWS, when={}, says=f"{ROWS.says}. Blocks are of one expert's rows; an order written out has none"),
+        replace(
+            ROWS,
+            when={"implementation": (LOOP, GROUPED)},
+            says=f"{ROWS.says}. Blocks are of one expert's rows; an order written out has none",
+        ),
         *(replace(form, when={**form.when, **_LOOP}) for form in FORMS if form not in (TF32, ROWS)),
+        *BY_TOKEN,
         TENSOR,
         BLOCKS,
         Attribute(
@@ -240,21 +304,17 @@ EXPERTS = Op(
             "sums, which an all-reduce adds up), or along its outputs too, the activations gathered before it",
         ),
         replace(PARTIAL, says="a rank's part of the down projection's result is rounded to this dtype, then combined"),
+        *adapter.FORMS_OF_EXPERTS,
     ),
-    reads={"weights": ({"score_site": (EPILOGUE, ACTIVATION, INPUT)},)},
-    sees_rows=_sees_rows,
-    refuses=_refuses,
-    pieces=cut,
-    partials=_partials,
-    family="experts",
-    gemm=True,
-    inside=INSIDE,
-    joins=_joins,
-    slot_order=True,
+    reads={"weights": ({"score_site": (EPILOGUE, ACTIVATION, INPUT, None)},)},
+    tokens=Tokens(sees_rows=_sees_rows, joins=_joins),
+    refusals=Refusals(values=_refuses, parameters=_misfit),
+    cut=Cut(pieces=cut, partials=_partials),
+    role=Role(family="experts", gemm=True, inside=INSIDE, slot_order=True),
     integers=("ids",),
     memory=Memory(widths=_widths, scratch=_scratch),
     kernel="experts:experts",
     source="transformers 5.17.0 and 5.23.0, *Experts.forward (loop), integrations/moe.py grouped_mm_experts_forward; "
-    "clamped: GptOssExperts._apply_gate; "
+    "batched: Llama4TextMoe.forward; clamped: GptOssExperts._apply_gate; relu2: NemotronHExperts.forward; "
     "score sites, read: vLLM 0.33.0 fused_moe_kernel, Megatron-LM d98e8a64dd experts.py bias_act_func",
 )

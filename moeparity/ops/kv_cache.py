@@ -10,7 +10,7 @@ from moeparity.numerics.collectives.declaration import Evidence
 from moeparity.numerics.dtypes import FLOAT_NAMES, FP8_NAMES, MODEL, UNROUNDED
 from moeparity.ops.attention_forms import EAGER, SDPA
 from moeparity.ops.attribute import Attribute, Value, site
-from moeparity.ops.declaration import Op
+from moeparity.ops.declaration import Cut, Op, Tokens
 from moeparity.ops.memory import Call, Memory, Shapes
 
 STATIC, TENSOR, HEAD = "static", "tensor", "head"
@@ -128,10 +128,8 @@ KV_CACHE = Op(
             when=_FP8,
         ),
     ),
-    sees_rows=_sees_rows,
-    token_axis=2,
-    input_token_axes={"k": 2},
-    keeps_heads=True,
+    tokens=Tokens(sees_rows=_sees_rows, axis=2, input_axes={"k": 2}),
+    cut=Cut(keeps_heads=True),
     memory=Memory(widths=_widths, output_bytes=_bytes, scratch=_scratch),
     kernel="kv_cache:kv_cache",
     source="transformers 5.23.0, cache_utils.py; fp8, read: vLLM 0.33.0, csrc/cache_kernels.cu "

@@ -11,10 +11,21 @@ from moeparity.numerics.collectives.declaration import Evidence
 from moeparity.numerics.gemm_forms import ALL, ONE_ROW, ONEDNN, refusal, unplanned
 from moeparity.numerics.orders import NATIVE
 from moeparity.numerics.tensor_core.gemm_orders import USUAL
+from moeparity.ops import adapter
 from moeparity.ops.attribute import ABOVE_1, Attribute, Value, site, sum_order
-from moeparity.ops.declaration import Op, Parameter, WeightPort, always
+from moeparity.ops.declaration import Cut, Op, Parameter, Refusals, Role, Tokens, WeightPort, always
 from moeparity.ops.memory import BYTES, Call, Memory, Shapes, on_tensor_cores
 from moeparity.ops.placement import BIAS, BLOCKS, PARTIAL, TENSOR, cut, refuse_pieces
+from moeparity.ops.quantised import (
+    OPERANDS,
+    QUANTISED,
+    WEIGHTS,
+    misfit,
+    multiplies_codes,
+    part_of_k,
+    rounds_operands,
+    scales_see_rows,
+)
 
 _SITES = (
     site("inputs", "activations and weight are rounded to this dtype before the GEMM"),
@@ -59,18 +70,19 @@ ORDER = replace(
     sources=dict.fromkeys(USUAL, Evidence("read", _RECORDED)),
 )
 """The order in which a GEMM adds up its products."""
+SPLITS = Attribute(
+    name="splits",
+    kind="form",
+    default=1,
+    least=1,
+    says="split-K: K is cut into this many parts, each a GEMM of its own, whose results are added up; on tensor cores "
+    "into whole multiples of 64, as cuBLASLt cuts it",
+)
 FORMS = (
     TF32,
     ORDER,
     ROWS,
-    Attribute(
-        name="splits",
-        kind="form",
-        default=1,
-        least=1,
-        says="split-K: K is cut into this many parts, each a GEMM of its own, whose results are added up; on tensor "
-        "cores into whole multiples of 64, as cuBLASLt cuts it",
-    ),
+    SPLITS,
     site(
         "split",
         "the result of each part, and every addition of two, is rounded to this dtype",
@@ -120,6 +132,17 @@ def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | N
 def refuses_form(k: int, values: Mapping[str, Value], inputs: str) -> tuple[str, str] | None:
     """The one of `FORMS` that a GEMM with K inputs of a dtype cannot have, and why; None if it can have all."""
     order, splits, tf32 = str(values["order"]), int(values["splits"]), values.get("tf32") == "yes"
+    unfit = misfit(k, values)
+    if unfit is not None:
+        return unfit
+    if multiplies_codes(values):
+        if values[WEIGHTS] == "int8":
+            return None
+        part = part_of_k(values) or k
+        sizes = {min(part, k - start) for start in range(0, k, part)}
+        refusals = (refusal(size, order, splits, "sequential", str(values[WEIGHTS])) for size in sorted(sizes))
+        return next((each for each in refusals if each is not None), None)
+    inputs = "fp32" if values.get("scaling") == OPERANDS else inputs
     return refusal(k, order, splits, str(values.get("splits_order", "sequential")), inputs, tf32=tf32)
 
 
@@ -127,6 +150,8 @@ def sees_rows(values: Mapping[str, Value], inputs: Iterable[str] = ("inputs",)) 
     """Whether a GEMM of operands rounded to one of these sites depends on other rows: torch's own kernel, and oneDNN's,
     if run on all rows at once.
     """
+    if scales_see_rows(values):
+        return True
     order, tf32 = str(values.get("order", NATIVE)), values.get("tf32") == "yes"
     if order == NATIVE and values.get(ROWS.name, ALL) != ALL:
         return False
@@ -143,7 +168,11 @@ def _refuses_whole(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, st
 
 def _refuses_unplanned(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
     """Refuses plans without the GEMM of a node in one piece; those of its pieces are looked up as they are computed."""
-    if "output" not in values or int(values.get("tensor", 1)) * int(values.get("blocks", 1)) > 1:
+    if (
+        multiplies_codes(values)
+        or "output" not in values
+        or int(values.get("tensor", 1)) * int(values.get("blocks", 1)) > 1
+    ):
         return None
     order, inputs, output = (str(values[name]) for name in ("order", "inputs", "output"))
     n, k = shapes["weight"]
@@ -170,6 +199,7 @@ def _scratch(call: Call) -> int:
     rows, columns = call.weights["weight"]
     operand, dtype = call.bytes_of("inputs"), BYTES[call.dtype]
     copies = rows * columns * operand if operand != dtype else 0
+    copies += in_8_bits(call, rows, columns, call.tokens)
     copies += call.tokens * columns * operand + on_tensor_cores(call, "order", rows, columns, call.tokens)
     # Rounding to TF32: the bits, which are finite, and the result, for one operand while the other one's are in memory.
     copies += 4 * operand * (rows * columns + call.tokens * columns) if call.rounds_to_tf32 else 0
@@ -178,13 +208,35 @@ def _scratch(call: Call) -> int:
     return copies + call.wide * (rows * columns + call.tokens * columns + call.tokens * rows)
 
 
+def in_8_bits(call: Call, rows: int, columns: int, tokens: int) -> int:
+    """Bytes of operands on a grid of 8 bits: numbers, scales spread over them, quotients and codes, each in fp32 at
+    most, of the operand that is larger; both operands' codes; and four results.
+    """
+    if not rounds_operands(call.active):
+        return 0
+    return 4 * (6 * max(rows, tokens) * columns + 3 * (rows + tokens) * columns + 4 * rows * tokens)
+
+
+def joins(values: Mapping[str, Value]) -> bool:
+    """Whether rows of several steps may be computed at once."""
+    return not scales_see_rows(values)
+
+
+def _sees_rows_or_adapts(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
+    return sees_rows(values) or adapter.is_unmerged(values)
+
+
+def _joins_without_adapter(values: Mapping[str, Value]) -> bool:
+    return joins(values) and not adapter.is_unmerged(values)
+
+
 _MEMORY = Memory(widths=_rows, scratch=_scratch)
 
 LINEAR = Op(
     name="linear",
     says="x @ weight.T + bias, optionally seen as heads: [B, T, K] -> [B, T, N] or [B, T, heads, N / heads].",
     inputs=("x",),
-    weights=(_WEIGHT, replace(_BIAS, initial=0.0)),
+    weights=(_WEIGHT, replace(_BIAS, initial=0.0), *adapter.ports("weight", "[r, K]", "[N, r]")),
     parameters=(
         Parameter(name="heads", type=int, required=False, says="split the last axis into this many heads"),
         Parameter(
@@ -195,11 +247,13 @@ LINEAR = Op(
             values=(COLUMN, ROW, "none"),
             says="how tensor parallel engines cut it: its outputs (column), its inputs (row), or not at all",
         ),
+        adapter.PARAMETER,
     ),
     attributes=(
         _SITES[0],
         replace(_SITES[1], needs="no partials"),
         *_DENSE,
+        *QUANTISED,
         replace(TENSOR, parameter="parallel"),
         replace(BLOCKS, parameter="parallel"),
         Attribute(
@@ -215,15 +269,12 @@ LINEAR = Op(
         ),
         replace(PARTIAL, parameter="parallel"),
         replace(BIAS, parameter="parallel"),
+        *adapter.FORMS,
     ),
-    sees_rows=_sees_rows,
-    refuses=_refuses,
-    pieces=cut,
-    partials=_partials,
-    gemm=True,
-    inside=INSIDE,
-    joins=always,
-    joins_heads=True,
+    tokens=Tokens(sees_rows=_sees_rows_or_adapts, joins=_joins_without_adapter),
+    refusals=Refusals(values=_refuses),
+    cut=Cut(pieces=cut, partials=_partials, joins_heads=True),
+    role=Role(gemm=True, inside=INSIDE),
     memory=_MEMORY,
     kernel="linear:linear",
     source="torch.nn.functional.linear as called by transformers 5.17.0 and 5.23.0",
@@ -236,13 +287,9 @@ GATE = Op(
     # transformers draws this bias too.
     weights=(_WEIGHT, _BIAS),
     attributes=(*_SITES, *_DENSE),
-    sees_rows=_sees_rows,
-    refuses=_refuses_whole,
-    family="router",
-    gemm=True,
-    inside=INSIDE,
-    joins=always,
-    gates=True,
+    tokens=Tokens(sees_rows=_sees_rows, joins=always),
+    refusals=Refusals(values=_refuses_whole),
+    role=Role(family="router", gemm=True, inside=INSIDE, gates=True),
     memory=_MEMORY,
     kernel="linear:gate",
     source="transformers 5.17.0 and 5.23.0, *TopKRouter.forward of qwen3_moe, deepseek_v3 and gpt_oss",
@@ -252,15 +299,12 @@ LM_HEAD = Op(
     name="lm_head",
     says="The projection onto the vocabulary: [B, T, hidden] -> logits [B, T, vocab].",
     inputs=("x",),
-    weights=(_WEIGHT,),
-    attributes=(*_SITES, *_DENSE, TENSOR, BLOCKS),
-    sees_rows=_sees_rows,
-    refuses=_refuses_whole,
-    pieces=cut,
-    family="head",
-    gemm=True,
-    inside=INSIDE,
-    joins=always,
+    weights=(_WEIGHT, _BIAS),
+    attributes=(*_SITES, *_DENSE, *QUANTISED, TENSOR, BLOCKS),
+    tokens=Tokens(sees_rows=_sees_rows, joins=joins),
+    refusals=Refusals(values=_refuses_whole),
+    cut=Cut(pieces=cut),
+    role=Role(family="head", gemm=True, inside=INSIDE),
     memory=_MEMORY,
     kernel="linear:lm_head",
     source="transformers 5.17.0 and 5.23.0, *ForCausalLM.forward: logits stay in the model's dtype",

@@ -9,8 +9,10 @@ from typing import Any
 from moeparity.numerics.collectives import gloo, nccl
 from moeparity.numerics.collectives.registry import COLLECTIVES
 from moeparity.numerics.orders import EXPLICIT, NATIVE, Order, OrderError, parse, tree
+from moeparity.ops import filters, penalties
 from moeparity.ops.attribute import OTHER_THAN_1, Attribute, Condition, Value, site, sum_order
-from moeparity.ops.declaration import Op
+from moeparity.ops.declaration import Cut, Op, Refusals, Role, Tokens
+from moeparity.ops.filters import truncates
 from moeparity.ops.memory import BYTES, Call, Memory, Shapes
 from moeparity.ops.placement import NONE, TENSOR, cut, one_tree
 
@@ -27,11 +29,16 @@ _REDUCED: Condition = {**_CUT, "parallel": (VOCABULARY,)}
 
 
 def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
-    """Refuses a temperature that is not above 0, an order with products, an order of another number of ranks, and a
-    dtype that a library does not reduce.
+    """Refuses a temperature that is not above 0, filters and penalties outside their range, blocks of a vocabulary of
+    which tokens are left out, an order with products, an order of another number of ranks, and a dtype that a library
+    does not reduce.
     """
     if float(values["temperature"]) <= 0:
         return "temperature", "logits are divided by it. Set a number above 0."
+    if (refusal := filters.refused(values) or penalties.refused(values)) is not None:
+        return refusal
+    if truncates(values) and values.get("block"):
+        return "block", "no token of a block may be kept, and what its sum is then is not known. Set 0."
     order = str(values.get("order", NATIVE))
     if order != NATIVE and parse(order).fma:
         return "order", "fma contracts products, and exponentials are none."
@@ -82,20 +89,28 @@ def _sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
 
 
 def _output_bytes(call: Call) -> Sequence[int]:
-    """`unrounded`: the logits are handed on as they are, or divided by a temperature in fp64."""
+    """`unrounded`: the logits are handed on as they are, or penalized, divided and filtered in fp64."""
     if "output" in call.active:
         return [call.bytes_of("output")]
-    return [0 if call.active.get("temperature") == 1 else BYTES["fp64"]]
+    return [0 if _hands_on(call.active) else BYTES["fp64"]]
+
+
+def _hands_on(values: Mapping[str, Value]) -> bool:
+    """Whether, if no engine's form is imitated, logits are handed on as they are."""
+    return values.get("temperature") == 1 and not truncates(values) and not penalties.penalizes(values)
 
 
 def _scratch(call: Call) -> int:
     """The rounded logits and the ranks' parts of them, the logits minus their maximum, exponentials, and steps of a
-    sum. With a temperature alone: the logits in fp64.
+    sum. With a temperature alone: the logits in fp64. Filters sort them: values, ids, probabilities, their sums, two
+    masks. Penalties count them: counts, scales, and what is subtracted.
     """
     logits = call.tokens * call.inputs[0]
+    processing = (4 * BYTES["fp64"] + 2) * logits if truncates(call.active) else 0
+    processing += 4 * BYTES["fp64"] * logits if penalties.penalizes(call.active) else 0
     if "output" in call.active:
-        return 5 * call.wide * logits
-    return 0 if call.active.get("temperature") == 1 else BYTES["fp64"] * logits
+        return 5 * call.wide * logits + processing
+    return 0 if _hands_on(call.active) else BYTES["fp64"] * logits + processing
 
 
 LOG_PROBS = Op(
@@ -121,6 +136,7 @@ LOG_PROBS = Op(
             says="the logits are divided by it; it is that of the sampler where log-probabilities are processed ones",
         ),
         site("inputs", "the logits are rounded to this dtype first", default="fp32", when=_ENGINES),
+        *penalties.PENALTIES,
         Attribute(
             name="division",
             kind="form",
@@ -132,6 +148,7 @@ LOG_PROBS = Op(
             "the fp64 quotient of 1 and it, which is rounded to fp32 only then (TRL's head in chunks)",
         ),
         site("scaled", "logits over temperature are rounded to this dtype", default="fp32", when=_TEMPERED),
+        *filters.FILTERS,
         sum_order(
             "order",
             "in which order the exponentials are added, in fp32: torch's own, or one written out",
@@ -188,12 +205,10 @@ LOG_PROBS = Op(
             when=_ENGINES,
         ),
     ),
-    sees_rows=_sees_rows,
-    refuses=_refuses,
-    refuses_call=_refuses_call,
-    pieces=cut,
-    family="head",
-    reports=True,
+    tokens=Tokens(sees_rows=_sees_rows, reads_text=penalties.penalizes),
+    refusals=Refusals(values=_refuses, call=_refuses_call),
+    cut=Cut(pieces=cut),
+    role=Role(family="head", reports=True, truncates=truncates),
     memory=Memory(output_bytes=_output_bytes, scratch=_scratch),
     kernel="log_probs:log_probs",
     source="torch 2.13.0 log_softmax, softmax and logsumexp; NVIDIA-NeMo/RL 0433dae8dd, "

@@ -30,7 +30,7 @@ class Call:
     inputs, outputs: elements per token of each; input_bytes: bytes of one element of each input; integers: whether the
     first input is whole numbers. heads: into how many the first input is cut. Of a value in partial sums all are
     counted. message: the dtype of partial sums that it adds up; None where it adds up none, or nobody asks. arch: the
-    GPU that it runs on, as in `sm90`; None on a CPU.
+    GPU that it runs on, as in `sm90`; None on a CPU. state_numbers: how many numbers it keeps of each sequence.
     """
 
     weights: Shapes
@@ -46,6 +46,7 @@ class Call:
     heads: int
     message: str | None = None
     arch: str | None = None
+    state_numbers: int = 0
 
     @property
     def wide(self) -> int:

@@ -10,26 +10,34 @@ from moeparity.numerics.collectives.declaration import Evidence
 from moeparity.numerics.orders import NATIVE
 from moeparity.ops import linear
 from moeparity.ops.attention import SCALE, refuses_orders, sees_rows, varlen
-from moeparity.ops.attention_forms import FORMS, INSIDE, refuses_keys, turns
+from moeparity.ops.attention_forms import FORMS, INSIDE, refuses_keys
 from moeparity.ops.attention_memory import (
     expanded_bytes,
     expanded_scratch,
     expanded_widths,
     latent_scratch,
     latent_widths,
+    turns,
 )
 from moeparity.ops.attribute import Attribute, Value, site
-from moeparity.ops.declaration import Op, Parameter, WeightPort
+from moeparity.ops.declaration import Cut, Op, Parameter, Refusals, Role, Tokens, WeightPort
 from moeparity.ops.kv_cache import COMPUTED, LAYOUT, READ_AS_STORED, own_keys
 from moeparity.ops.memory import Memory, Shapes
 from moeparity.ops.placement import BLOCKS, TENSOR, cut, refuse_pieces
+from moeparity.ops.quantised import BY_TOKEN, OF_WEIGHT
 
 _ABSORBED = {"projection": ("absorbed",)}
 _EXPANDED = {"projection": ("expanded",)}
+_CONTEXT = {"projection": ("context",)}
 _WITH_LATENT = {"projection": ("context", "absorbed")}
 KV_B_ORDER = "kv_b_order"
 """The name of the choice how the GEMMs with kv_b add up."""
 
+_QUANTISED = tuple(
+    replace(choice, when={**(_WITH_LATENT if choice.name in OF_WEIGHT else _CONTEXT), **choice.when})
+    for choice in BY_TOKEN
+)
+"""Of `mla`: where kv_b's halves are absorbed, they are multiplied out, and activations stay as they are."""
 _ORDER = replace(linear.ORDER, name=KV_B_ORDER, says=f"of the GEMMs with kv_b: {linear.ORDER.says}")
 _KV_B = WeightPort(name="kv_b", says="[H * (N + V), L], expands the latent into keys and values")
 
@@ -49,7 +57,7 @@ def _refuses_latent(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, s
     if KV_B_ORDER not in values:
         return None
     refused = linear.refuses_form(shapes["kv_b"][1], _gemm(values), str(values["kv_b"]))
-    return None if refused is None else (KV_B_ORDER, refused[1])
+    return None if refused is None else (KV_B_ORDER if refused[0] == "order" else refused[0], refused[1])
 
 
 def _refuses_expanded(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
@@ -90,18 +98,17 @@ MLA_EXPAND = Op(
         ),
         _ORDER,
         replace(linear.ROWS, when={KV_B_ORDER: (NATIVE,)}),
+        *BY_TOKEN,
         own_keys("a step expands the latents of its own tokens as stored; or as they were computed", "own_latent"),
         TENSOR,
         BLOCKS,
     ),
-    sees_rows=_expanded_sees_rows,
-    refuses=_refuses_expanded,
-    pieces=cut,
-    input_token_axes={"latent": 2},
-    contracted=(("latent", "own_latent", "kv_b"),),
-    gemm=True,
-    inside=frozenset({*linear.INSIDE, KV_B_ORDER}),
-    joins_heads=True,
+    tokens=Tokens(sees_rows=_expanded_sees_rows, input_axes={"latent": 2}),
+    refusals=Refusals(values=_refuses_expanded),
+    cut=Cut(pieces=cut, joins_heads=True),
+    role=Role(
+        contracted=(("latent", "own_latent", "kv_b"),), gemm=True, inside=frozenset({*linear.INSIDE, KV_B_ORDER})
+    ),
     memory=Memory(widths=expanded_widths, output_bytes=expanded_bytes, scratch=expanded_scratch),
     kernel="mla:mla_expand",
     source="transformers 4.57.6 and 5.23.0, DeepseekV3Attention.forward: kv_b_proj of the tokens that are new",
@@ -112,9 +119,10 @@ MLA = Op(
     name="mla",
     says="Multi-head latent attention: q_nope [B, T, H, N], q_rope [B, H, T, R], latent [B, 1, T, L] and k_rope "
     "[B, 1, T, R] as a cache gives them, mask [B, T], expanded [B, T, H, N + V], own_latent [B, T, L] and own_k_rope "
-    "[B, 1, T, R] as they were computed -> [B, T, H * V].",
-    inputs=("q_nope", "q_rope", "latent", "k_rope", "mask", "expanded", "own_latent", "own_k_rope"),
-    optional=("own_latent", "own_k_rope"),
+    "[B, 1, T, R] as they were computed, selected int64 [B, T, n], the keys that a query sees, -1 for none -> "
+    "[B, T, H * V].",
+    inputs=("q_nope", "q_rope", "latent", "k_rope", "mask", "expanded", "own_latent", "own_k_rope", "selected"),
+    optional=("own_latent", "own_k_rope", "selected"),
     reads={
         "latent": (_WITH_LATENT,),
         "expanded": (_EXPANDED,),
@@ -127,6 +135,13 @@ MLA = Op(
         Parameter(name="heads", type=int, says="number of heads H"),
         Parameter(name="value_dim", type=int, says="width V of one head's value"),
         Parameter(name="rope", type=dict, says="rope_parameters: yarn's mscale_all_dim enters the softmax scale"),
+        Parameter(
+            name="indexed",
+            type=bool,
+            required=False,
+            default=True,
+            says="of the keys before it a query sees those in `selected` only, where there is such an input",
+        ),
         *SCALE,
     ),
     attributes=(
@@ -153,6 +168,7 @@ MLA = Op(
             says="the fp32 operands of the GEMMs with kv_b are rounded to TF32, to nearest, ties away",
         ),
         replace(_ORDER, when=_WITH_LATENT),
+        *_QUANTISED,
         site("q_latent", "q_nope @ kv_b's key half is rounded to this dtype", when=_ABSORBED),
         site(
             "o_latent",
@@ -169,18 +185,19 @@ MLA = Op(
             "own_k_rope",
         ),
     ),
-    sees_rows=sees_rows,
-    refuses=_refuses,
-    refuses_call=refuses_keys,
-    pieces=cut,
-    mixes_tokens=True,
-    turns=turns,
-    inside=frozenset({*INSIDE, KV_B_ORDER}),
-    history=("latent", "k_rope", "mask", "expanded"),
-    varlen=varlen,
-    input_token_axes={"q_rope": 2, "latent": 2, "k_rope": 2, "own_k_rope": 2},
-    contracted=(("q_rope", "k_rope", "own_k_rope"), ("latent", "own_latent", "kv_b")),
-    joins_heads=True,
+    tokens=Tokens(
+        sees_rows=sees_rows,
+        mixes=True,
+        history=("latent", "k_rope", "mask", "expanded"),
+        varlen=varlen,
+        input_axes={"q_rope": 2, "latent": 2, "k_rope": 2, "own_k_rope": 2},
+    ),
+    refusals=Refusals(values=_refuses, call=refuses_keys),
+    cut=Cut(pieces=cut, turns=turns, joins_heads=True),
+    role=Role(
+        inside=frozenset({*INSIDE, KV_B_ORDER}),
+        contracted=(("q_rope", "k_rope", "own_k_rope"), ("latent", "own_latent", "kv_b")),
+    ),
     memory=Memory(widths=latent_widths, scratch=latent_scratch),
     kernel="mla:mla",
     source="read: transformers 4.57.6, DeepseekV3Attention.forward; transformers 5.23.0, "

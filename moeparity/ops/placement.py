@@ -15,7 +15,7 @@ from moeparity.numerics.collectives.registry import COLLECTIVES, SELECTIONS, fin
 from moeparity.numerics.order_map import EveryPart, Message, Selection
 from moeparity.numerics.orders import EXPLICIT, parse
 from moeparity.ops.attribute import ABOVE_1, Attribute, Condition, Value, site
-from moeparity.ops.declaration import ChoiceElsewhere, Op, WeightPort
+from moeparity.ops.declaration import ChoiceElsewhere, Cut, Op, Refusals, Role, Tokens, WeightPort
 from moeparity.ops.memory import Call, Memory, Shapes, stored
 
 NONE = "none"
@@ -317,12 +317,10 @@ ALL_REDUCE = Op(
             when={"reduce": ("now",)},
         ),
     ),
-    sees_rows=_sees_rows,
-    refuses=_refuses,
-    refuses_call=_refuses_call,
-    partials=_partials,
-    takes_partials=("x",),
-    reduces=True,
+    tokens=Tokens(sees_rows=_sees_rows),
+    refusals=Refusals(values=_refuses, call=_refuses_call),
+    cut=Cut(partials=_partials, takes_partials=("x",)),
+    role=Role(reduces=True),
     memory=Memory(output_bytes=_output_bytes, scratch=_scratch),
     choices_elsewhere={"bias": ChoiceElsewhere(port="x", default=AFTER)},
     kernel="placement:all_reduce",

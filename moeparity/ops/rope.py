@@ -7,8 +7,8 @@ from typing import Any
 
 from moeparity.ops import measured
 from moeparity.ops.attribute import Attribute, Value, site
-from moeparity.ops.declaration import Op, Parameter, row_by_row
-from moeparity.ops.memory import Memory, Shapes
+from moeparity.ops.declaration import Cut, Op, Parameter, Refusals, Role, Tokens, row_by_row
+from moeparity.ops.memory import Call, Memory, Shapes
 
 
 def _table_widths(weights: Shapes, params: Mapping[str, Any], inputs: Sequence[int]) -> Sequence[int]:
@@ -18,19 +18,57 @@ def _table_widths(weights: Shapes, params: Mapping[str, Any], inputs: Sequence[i
 def _misfit(params: Mapping[str, Any]) -> str | None:
     if params["dim"] % 2:
         return f"dim is {params['dim']}; rotary embedding needs an even number."
-    if params["dim"] == 2 and params["rope"].get("rope_type") == "dynamic":
-        return "dim is 2; rope_type dynamic needs more, since its formula divides by dim - 2."
+    kind = params["rope"].get("rope_type")
+    if params["dim"] == 2 and kind in {"dynamic", "ntk_alpha"}:
+        return f"dim is 2; rope_type {kind} needs more, since its formula divides by dim - 2."
+    factors = params["rope"].get("short_factor")
+    numbers = isinstance(factors, list) and all(type(factor) in {int, float} for factor in factors)
+    if kind == "longrope" and (not numbers or len(factors or ()) != params["dim"] // 2):
+        return f"short_factor of rope_type longrope needs one number for each of the {params['dim'] // 2} pairs."
     return None
 
 
 def _sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
-    """Dynamic frequencies are those of the longest sequence, so they depend on the other sequences."""
-    return bool(params["rope"].get("rope_type") == "dynamic")
+    """Dynamic frequencies, and longrope's magnitude, are those of the longest sequence: they depend on the others."""
+    return params["rope"].get("rope_type") in {"dynamic", "longrope"}
 
 
 def _as_queries_and_keys(weights: Shapes, params: Mapping[str, Any], inputs: Sequence[int]) -> Sequence[int]:
     return inputs[:2]
 
+
+def _as_inputs_are(call: Call) -> Sequence[int]:
+    """Views: the memory that they look at has no other owner."""
+    return call.input_bytes
+
+
+_VIEWS = Memory(widths=_as_queries_and_keys, output_bytes=_as_inputs_are, scratch=lambda _: 0)
+
+BY_HEAD = Op(
+    name="by_head",
+    says="Queries and keys as attention takes them, where no rope hands them over (NoPE, norms behind the rope): "
+    "q [B, T, H, D], k [B, T, G, D] (or [B, T, D]: one shared head) -> [B, H, T, D], [B, G, T, D], as views.",
+    inputs=("q", "k"),
+    outputs=("q", "k"),
+    tokens=Tokens(sees_rows=row_by_row, axis=2),
+    cut=Cut(keeps_heads=True),
+    memory=_VIEWS,
+    kernel="rope:by_head",
+    source="transformers 5.23.0, ExaoneMoeAttention.forward",
+)
+
+BY_TOKEN = Op(
+    name="by_token",
+    says="Queries and keys from behind a rope, as norms take them: q [B, H, T, D], k [B, G, T, D] -> [B, T, H, D], "
+    "[B, T, G, D], as views.",
+    inputs=("q", "k"),
+    outputs=("q", "k"),
+    tokens=Tokens(sees_rows=row_by_row, input_axes={"q": 2, "k": 2}),
+    cut=Cut(keeps_heads=True),
+    memory=_VIEWS,
+    kernel="rope:by_token",
+    source="transformers 5.23.0, HunYuanMoEV1Attention.forward",
+)
 
 ROTARY = Op(
     name="rotary",
@@ -54,11 +92,19 @@ ROTARY = Op(
             "cos and sin, computed in fp32 (in fp64 for fp64), are rounded to this dtype",
             measured=measured.ROPE,
         ),
+        Attribute(
+            name="sines",
+            kind="form",
+            default="torch",
+            values=("torch", "polar"),
+            says="torch.cos and torch.sin of the angles; or torch.polar, which takes them of the C library on a CPU "
+            "(DeepSeek-V2, whose halves of a pair are a complex number)",
+        ),
     ),
-    sees_rows=_sees_rows,
-    family="embedding",
+    tokens=Tokens(sees_rows=_sees_rows),
+    role=Role(family="embedding"),
     integers=("positions",),
-    misfit=_misfit,
+    refusals=Refusals(parameters=_misfit),
     memory=Memory(widths=_table_widths),
     kernel="rope:rotary",
     source="transformers 5.17.0 and 5.23.0, *RotaryEmbedding.forward, modeling_rope_utils._compute_*_parameters",
@@ -119,9 +165,8 @@ ROPE = Op(
             "form): the same values, which q @ k.T adds up in another order",
         ),
     ),
-    sees_rows=row_by_row,
-    token_axis=2,
-    keeps_heads=True,
+    tokens=Tokens(sees_rows=row_by_row, axis=2),
+    cut=Cut(keeps_heads=True),
     memory=Memory(widths=_as_queries_and_keys),
     kernel="rope:rope",
     source="transformers 5.17.0 and 5.23.0, apply_rotary_pos_emb, apply_rotary_pos_emb_interleave; read: vLLM 0.33.0, "

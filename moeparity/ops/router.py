@@ -8,12 +8,14 @@ from typing import Any
 
 from moeparity.numerics.orders import NATIVE, parse
 from moeparity.ops.attribute import ABOVE_1, OTHER_THAN_1, Attribute, Condition, Value, site, sum_order
-from moeparity.ops.declaration import Op, Parameter, WeightPort
+from moeparity.ops.declaration import Op, Parameter, Refusals, Role, Tokens, WeightPort
 from moeparity.ops.measured import SCORES
 from moeparity.ops.memory import INTEGER, Call, Memory, Shapes
 
 BEFORE, AFTER = "before_topk", "after_topk"
-START, LOGSUMEXP = "start", "logsumexp"
+SPARSEMIXER = "sparsemixer"
+"""Each expert's score is its softmax among those not far below it, once better ones are gone (Phi-3.5-MoE)."""
+START, LOGSUMEXP, TRITON = "start", "logsumexp", "triton"
 SHARED_SCALINGS = ("shared_add", "shared_fma")
 """Places where the routed sum is scaled as the shared expert is added to it."""
 _BEFORE: Condition = {"timing": (BEFORE, None)}
@@ -75,6 +77,16 @@ def _scratch(call: Call) -> int:
     return 6 * INTEGER * call.tokens * call.inputs[0]
 
 
+TIE_BREAK = Attribute(
+    name="tie_break",
+    kind="semantics",
+    default="torch_topk",
+    values=("torch_topk", "lowest_index", "highest_index"),
+    says="which of equal scores is chosen, of experts and of groups: whatever torch.topk does on this device, "
+    "the lowest id (vLLM, SGLang, TensorRT-LLM), or the highest",
+)
+"""How a ranking decides between equals."""
+
 ROUTER = Op(
     name="router",
     says="Scores every expert, picks top-k, returns ids and weights [B, T, K] in slot order.",
@@ -87,12 +99,35 @@ ROUTER = Op(
     ),
     parameters=(
         Parameter(name="top_k", type=int, says="experts per token"),
-        Parameter(name="score", type=str, says="softmax or sigmoid", values=("softmax", "sigmoid")),
+        Parameter(
+            name="score", type=str, says="softmax, sigmoid or sparsemixer", values=("softmax", "sigmoid", SPARSEMIXER)
+        ),
+        Parameter(
+            name="jitter",
+            type=float,
+            required=False,
+            default=0.01,
+            says="router_jitter_noise: to sparsemixer twice this share of a logit is far from the best",
+        ),
         Parameter(name="renormalize", type=bool, says="divide the chosen scores by their sum"),
         Parameter(name="experts", type=int, says="how many routed experts there are"),
         Parameter(name="groups", type=int, required=False, default=1, says="expert groups (DeepSeek)"),
         Parameter(name="top_groups", type=int, required=False, default=1, says="groups kept, by their best scores"),
         Parameter(name="scale", type=float, required=False, default=1.0, says="routed_scaling_factor"),
+        Parameter(
+            name="by_logits",
+            type=bool,
+            required=False,
+            default=False,
+            says="experts are ranked by logits, and a bias is added to these: scores are made of the chosen ones only",
+        ),
+        Parameter(
+            name="ranks_logits",
+            type=bool,
+            required=False,
+            default=False,
+            says="experts are ranked by their logits, and all are scored (Llama 4)",
+        ),
         Parameter(name="shared", type=bool, required=False, default=False, says="a shared expert is added"),
     ),
     attributes=(
@@ -101,7 +136,7 @@ ROUTER = Op(
             kind="form",
             default=BEFORE,
             values=(BEFORE, AFTER),
-            when_parameters={"score": ("softmax",), "renormalize": (True,)},
+            when_parameters={"score": ("softmax",), "renormalize": (True,), "by_logits": (False, None)},
             says="softmax over all experts, top-k, renormalised; or top-k on the logits, then softmax over the chosen "
             "(Megatron-LM, gpt-oss), which sums to one by itself",
         ),
@@ -128,14 +163,15 @@ ROUTER = Op(
             name="math",
             kind="form",
             default="torch",
-            values=("torch", "cuda", "cuda_fast"),
+            values=("torch", "cuda", "cuda_fast", TRITON),
             when={
                 "softmax": ("divide", "reciprocal", None),
                 "sigmoid": ("exp", "tanh", None),
                 "normalizer": ("sum", None),
             },
-            says="whose exp and tanh: torch's, CUDA's, or CUDA's with -use_fast_math (__expf); of CUDA's the "
-            "approximate instructions are taken to be correctly rounded",
+            says="whose exp and tanh: torch's, CUDA's, CUDA's with -use_fast_math (__expf), or Triton's, whose "
+            "quotients are div.full too; approximate instructions are by an H200's tables, but for tanh.approx, which "
+            "is taken to be correctly rounded",
         ),
         sum_order(
             "denominator",
@@ -174,6 +210,7 @@ ROUTER = Op(
             default="scores",
             values=("scores", "unbiased"),
             weight="bias",
+            when_parameters={"by_logits": (False, None)},
             says="the chosen experts' weights are made of their scores; or of score + bias, from which the bias is "
             "subtracted again (vLLM's single_group_topk_warp_kernel)",
         ),
@@ -195,14 +232,7 @@ ROUTER = Op(
             says="what experts of other groups are ranked by: minus infinity, or 0, which is more than a negative "
             "biased score (transformers 4)",
         ),
-        Attribute(
-            name="tie_break",
-            kind="semantics",
-            default="torch_topk",
-            values=("torch_topk", "lowest_index", "highest_index"),
-            says="which of equal scores is chosen, of experts and of groups: whatever torch.topk does on this device, "
-            "the lowest id (vLLM, SGLang, TensorRT-LLM), or the highest",
-        ),
+        TIE_BREAK,
         Attribute(
             name="slots",
             kind="order",
@@ -271,11 +301,9 @@ ROUTER = Op(
         ),
         site("weights", "the routing weights handed to the experts are rounded to this dtype", measured=SCORES),
     ),
-    sees_rows=_sees_rows,
-    refuses=_refuses,
-    family="router",
-    routes=True,
-    slot_order=True,
+    tokens=Tokens(sees_rows=_sees_rows),
+    refusals=Refusals(values=_refuses),
+    role=Role(family="router", routes=True, slot_order=True),
     memory=Memory(widths=_widths, output_bytes=_output_bytes, scratch=_scratch),
     kernel="router:router",
     source="transformers 5.17.0 and 5.23.0, Qwen3MoeTopKRouter.forward, DeepseekV3TopkRouter.forward; forms by their "

@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 State = Literal["pass", "fail", "inconclusive", "error", "done"]
 """The verdict; `error` if there is no answer; `done` if nothing was asked that could fail."""
 MOST_ROWS = 24
-"""A table over layers has at most so many rows."""
+"""A table over layers has at most this many rows."""
 PEAKS = 4
 """How many layers a long table shows in any case: those with the largest jumps, or the most flips."""
 _Row = TypeVar("_Row")
@@ -228,7 +228,9 @@ def thinned(rows: Sequence[_Row], peaks: Collection[int]) -> tuple[list[_Row], l
 
 
 def surplus(rows: int) -> list[Phrase]:
-    """The note below a table of the first rows that so many others are in the JSON alone; none where there are none."""
+    """The note below a table of the first rows that says how many further `rows` only the JSON has; none if there are
+    none.
+    """
     return [Styled(f"{rows} more in --json.", "dim")] if rows > 0 else []
 
 

@@ -58,7 +58,7 @@ def combined(codes: Iterable[int]) -> int:
 
 
 def agrees(expectation: str, verdict: Verdict) -> Outcome:
-    """Whether the verdict is the expected one; open if it is inconclusive and is not expected to be."""
+    """Whether the verdict is the expected one; open if it is inconclusive and something else is expected."""
     actual = verdict.status
     if actual == expectation:
         status: Status = "ok"

@@ -10,7 +10,7 @@ from moeparity.output.status import headline, with_but
 from moeparity.output.words import printable
 
 MOST = 12
-"""A table in a short report has at most so many rows."""
+"""A table in a short report has at most this many rows."""
 
 _SPECIAL = re.compile(r"[\\`*_\[\]#|~$]|^[-+](?=\s|$|-)|^=")
 """What Markdown interprets within a line, or at its beginning."""

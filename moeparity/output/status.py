@@ -63,9 +63,14 @@ def judged(verdict: Verdict, name: str = "") -> str:
         return status(figure, f"above {gate}", verdict.exit_code)
     if verdict.status == "inconclusive" and verdict.needed_sequences is not None and value.low <= verdict.below:
         # The interval has been printed already.
-        more = f"the interval holds the gate, about {verdict.needed_sequences} such sequences are needed"
+        more = f"the interval holds the gate, about {_rounded(verdict.needed_sequences)} such sequences are needed"
         return status(figure, gate, verdict.exit_code, more if value.high >= verdict.below else verdict.reason)
     return status(figure, gate, verdict.exit_code, verdict.reason)
+
+
+def _rounded(count: int) -> str:
+    """A number of sequences as an estimate is told: of 1,000 and more two digits are kept."""
+    return f"{count if count < 1000 else round(count, 2 - len(str(count))):,}"
 
 
 def unit(verdict: Verdict) -> str:

@@ -17,7 +17,7 @@ _STYLE = (
 )
 _LONGEST = 36
 _DECADES = 8
-"""A logarithmic axis has at most so many decades; a smaller value gets a bar of length 0."""
+"""A logarithmic axis has at most this many decades; a value below them gets a bar of length 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 _GAP = 2
 _NAMES = 16
-"""Columns of names that wrap keep at least so many characters."""
+"""Columns of names that wrap keep at least this many characters."""
 _FEWEST = 8
-"""They keep at least so many if numbers would have to be broken otherwise."""
+"""Columns of names keep at least this many characters if numbers would have to be broken otherwise."""
 _BAR = 12
 """The width of a full bar, in characters."""
 _FIRST = len("record")

@@ -22,7 +22,7 @@ def few(names: Sequence[str], most: int) -> str:
 
 
 def more(count: int, shown: int) -> str:
-    """`, and 2 more`, behind the first `shown` of so many; empty where these are all."""
+    """`, and 2 more`, after the first `shown` of `count` things; empty if all are shown."""
     return f", and {count - shown} more" if count > shown else ""
 
 
@@ -37,7 +37,7 @@ def percent(share: float) -> str:
     return f"{share:.2%}"
 
 
-def in_short(error: float) -> str:
+def two_digits(error: float) -> str:
     """A relative error in two digits."""
     return "not finite" if math.isinf(error) else f"{error:.1e}"
 
@@ -110,8 +110,8 @@ _LONGEST_LINE = 1_800
 
 
 def shortened(text: str) -> str:
-    """The text with the middle of very long words and lines cut out, since keys, ids and values from files may be as
-    long as the files.
+    """The text, with the middle of very long words and lines left out. Messages quote keys, ids and values of users'
+    files, and one of these may be as long as its file.
     """
     text = _LONG_WORD.sub(lambda match: ends(match[0], 300), text)
     return "\n".join(ends(line, _LONGEST_LINE) for line in text.split("\n"))

@@ -14,7 +14,7 @@ def computed_apart(graph: Graph, gathered: Gathered) -> frozenset[str]:
 def _gathered(graph: Graph, gathered: Gathered) -> frozenset[str]:
     nodes = graph.nodes
     if gathered == "mlp":
-        attending = {_block(node) for node in nodes if node.op.history}
+        attending = {_block(node) for node in nodes if node.op.tokens.by_sequence}
         first = next((place for place, node in enumerate(nodes) if node.layer is not None), 0)
         return frozenset(node.name for node in nodes[first:] if _block(node) not in attending)
     names: set[str] = set()
@@ -25,7 +25,7 @@ def _gathered(graph: Graph, gathered: Gathered) -> frozenset[str]:
         if name not in names:
             names.add(name)
             # After the sum over ranks every group has only its own rows again.
-            waiting += [] if by_name[name].op.reduces else list(graph.digraph.successors(name))
+            waiting += [] if by_name[name].op.role.reduces else list(graph.digraph.successors(name))
     return frozenset(names)
 
 

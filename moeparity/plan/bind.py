@@ -49,9 +49,10 @@ def bind(
     message = RowMessage.of(graph, dtype, placement)
     rules, of_profile = (
         [tuple(chain.from_iterable(map(message.in_rows, layer))) for layer in layers]
-        for layers in ((placement, overrides, over), profile.layers)
+        for layers in ((placement, overrides, over), profile.from_below)
     )
-    phases = cut_by(graph, phases, (rule for layer in (*of_profile, *rules) for rule in layer))
+    of_faults = [faulty.rule for faulty in faults]
+    phases = cut_by(graph, phases, (rule for layer in (*of_profile, *rules, of_faults) for rule in layer))
     for rule in (*overrides, *over):
         refuse_other_phases(rule, message.in_rows(rule), phases)
     base = _LATEST.of((graph, profile), (dtype, phases, message), lambda: _alone(graph, of_profile, dtype, phases))
@@ -73,7 +74,7 @@ def settings_of(graph: Graph, profile: Profile, dtype: str) -> Mapping[Place, Se
     Raises SpecError where two rules of one layer disagree, GraphError where a `nodes` selector matches nothing.
     """
     message = RowMessage.of(graph, dtype, ())
-    layers = [[part for rule in layer for part in message.in_rows(rule)] for layer in profile.layers]
+    layers = [[part for rule in layer for part in message.in_rows(rule)] for layer in profile.from_below]
     first, *_ = cut_by(graph, (FORWARD,), (rule for layer in layers for rule in layer))
     return layered.in_phases(graph, {first: layered.unset(graph, dtype)}, layers)[first].settings
 

@@ -3,135 +3,119 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Any, Final
 
 from moeparity.errors import SpecError, listed
 from moeparity.numerics.dtypes import MODEL, stored_name
-from moeparity.ops.attribute import EDGE, STORED, Attribute, RefusedError, Value, holds
+from moeparity.ops.attribute import Attribute, RefusedError, Value, holds
 from moeparity.ops.placement import STAGE
 from moeparity.plan.borders import in_effect
-from moeparity.plan.faults.apply import applied
 from moeparity.plan.faults.fault import Planted
 from moeparity.plan.graph import Graph, Node
-from moeparity.plan.partials import (
-    ChoicesTold,
-    EarlierPlan,
-    NodeValues,
-    Partials,
-    choices_told,
-    inputs_read,
-    partials,
-    sizes,
-)
+from moeparity.plan.partials import ChoicesTold, EarlierPlan, NodeValues, Partials, implied, inputs_read, sizes
 from moeparity.plan.region import Region
 from moeparity.plan.schedule.cases import Case, Sizes, case_of
 from moeparity.plan.schedule.steps import FORWARD
-from moeparity.plan.setting import DTYPE, FAULT, IMPL, Place, Setting, edges_of
+from moeparity.plan.set_graph import SetGraph
+from moeparity.plan.setting import Place, Setting
+
+_NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BoundGraph:
-    """One variant's plan: a graph, the dtype it nominally runs in, and a setting for every place.
+class BoundGraph(SetGraph):
+    """One variant's plan: a graph with a setting for every place, and what these settings imply along its edges.
 
     phases: those it was bound for, cut into cases where rules depend on numbers of rows or keys. `settings` and all
         methods speak of the first of them.
     others: the plans of the phases that have other settings than the first.
-    regions: the users' functions that either side of a mixture knows, by closing node and call. A region is in force
-        where the `impl` setting of its closing node names it.
-    faults: those that either side of a mixture knows, by the text that settings have for them.
-    dormant: what the profile sets for attributes that a node lacks as the checkpoint has it; a fault that changes the
-        node's parameters may give it these attributes.
-    like: a plan of the same graph that has been checked already. Where this one has the same settings, results are
-        taken over from it. anew: the only places whose settings may differ from those of `like` (None: any may).
-    on_whole: the nodes that read no partial sums.
     written: the settings as given; mixtures are made of these. `settings` are those in effect: they differ from
         `written` only where a stage of a pipeline ends (`moeparity.plan.borders`).
+    on_whole: the nodes that read no partial sums.
     """
 
-    graph: Graph
-    dtype: str
-    settings: Mapping[Place, Setting]
-    written: Mapping[Place, Setting] = field(init=False, repr=False, compare=False)
-    regions: Mapping[Place, Region] = field(default_factory=dict)
-    faults: Mapping[str, tuple[Planted, ...]] = field(default_factory=dict)
-    dormant: Mapping[Place, Setting] = field(default_factory=dict, repr=False, compare=False)
-    phases: tuple[Case, ...] = (FORWARD,)
-    others: Mapping[Case, BoundGraph] = field(default_factory=dict)
-    like: InitVar[BoundGraph | None] = None
-    anew: InitVar[Collection[Place] | None] = None
-    choices_elsewhere: ChoicesTold = field(init=False)
-    partials: Partials = field(init=False)
-    on_whole: frozenset[str] = field(init=False, repr=False, compare=False)
-    _active: dict[str, Mapping[str, Value]] = field(init=False, repr=False, compare=False, default_factory=dict)
-    _as_run: dict[str, tuple[str, Node]] = field(init=False, repr=False, compare=False, default_factory=dict)
+    written: Mapping[Place, Setting] = field(repr=False, compare=False)
+    phases: tuple[Case, ...]
+    others: Mapping[Case, BoundGraph]
+    choices_elsewhere: ChoicesTold
+    partials: Partials
+    on_whole: frozenset[str] = field(repr=False, compare=False)
+    _active: dict[str, Mapping[str, Value]] = field(repr=False, compare=False)
 
-    def __post_init__(self, like: BoundGraph | None, anew: Collection[Place] | None) -> None:
-        """Raise SpecError where an op cannot run with these values, or with the partial sums it would read."""
-        object.__setattr__(self, "written", self.settings)
+    @classmethod
+    def bound(
+        cls,
+        graph: Graph,
+        dtype: str,
+        settings: Mapping[Place, Setting],
+        *,
+        regions: Mapping[Place, Region] = _NOTHING,
+        faults: Mapping[str, tuple[Planted, ...]] = _NOTHING,
+        dormant: Mapping[Place, Setting] = _NOTHING,
+        phases: tuple[Case, ...] = (FORWARD,),
+        others: Mapping[Case, BoundGraph] = _NOTHING,
+        like: BoundGraph | None = None,
+        anew: Collection[Place] | None = None,
+    ) -> BoundGraph:
+        """The plan of these settings, as given.
+
+        like: a plan of the same graph that has been checked already. Where this one has the same settings, results are
+            taken over from it. anew: the only places whose settings may differ from those of `like` (None: any may).
+
+        Raises SpecError where an op cannot run with these values, or with the partial sums it would read.
+        """
+        written = settings
         if like is None or anew is None or not like.is_one_stage or any(name == STAGE for _, name in anew):
             # A border may change settings at any place, so all have to be compared with `like` again.
-            anew = None
-            object.__setattr__(self, "settings", in_effect(self.settings))
-        replacements = self.replaced()
-        self._plant()
-        earlier_plan = None
-        if like is not None and not replacements and not like.replaced():
-            otherwise = self._set_otherwise(like, self.settings if anew is None else anew)
-            earlier_plan = EarlierPlan(
-                otherwise=otherwise, choices_elsewhere=like.choices_elsewhere, partials=like.partials
-            )
-        values = NodeValues(self.graph, self._values)
-        object.__setattr__(self, "choices_elsewhere", choices_told(self.graph, values, earlier_plan))
-        object.__setattr__(
-            self, "partials", partials(self.graph, values, replacements, self.choices_elsewhere, earlier_plan)
+            anew, settings = None, in_effect(written)
+        base = SetGraph.of(graph, dtype, settings, regions, faults, dormant)
+        replaced, earlier_plan = base.replaced(), None
+        if like is not None and not replaced and not like.replaced():
+            otherwise = base.set_otherwise(like, settings if anew is None else anew)
+            earlier_plan = EarlierPlan(otherwise, like.choices_elsewhere, like.partials, like.on_whole)
+        implications = implied(graph, NodeValues(graph, base.values), replaced, earlier_plan)
+        taken_over = {} if like is None or not implications.same_nodes else like.all_active
+        plan = cls(
+            **{part.name: getattr(base, part.name) for part in fields(SetGraph)},
+            written=written,
+            phases=phases,
+            others=others,
+            choices_elsewhere=implications.choices_elsewhere,
+            partials=implications.partials,
+            on_whole=implications.on_whole,
+            _active={name: active for name, active in taken_over.items() if name in implications.same_nodes},
         )
-        for phase, phase_plan in self.others.items():
-            self._refuse_other_partials(phase, phase_plan)
-        same_nodes = self._same_nodes(like, earlier_plan)
-        if like is not None and same_nodes:
-            self._active.update({name: active for name, active in like.all_active.items() if name in same_nodes})
-        for node in self.graph.nodes:
-            if node.name not in same_nodes and node.name not in replacements and node.op.refuses:
-                self._refuse(node)
+        plan._refuse_misfits(implications.same_nodes | replaced.keys())
+        return plan
 
     @property
     def is_one_stage(self) -> bool:
         """Whether no border between stages changes what is set."""
         return self.settings is self.written
 
+    def _refuse_misfits(self, fitting_nodes: Collection[str]) -> None:
+        """Raise SpecError where phases differ in partial sums, or where an op cannot run; `fitting_nodes` can."""
+        for phase, phase_plan in self.others.items():
+            self._refuse_other_partials(phase, phase_plan)
+        for node in self.graph.nodes:
+            if node.name not in fitting_nodes and node.op.refusals.values:
+                self._refuse(node)
+
     def _refuse(self, node: Node) -> None:
         """Raise SpecError where a node's op cannot run with the node's settings."""
         as_run, makers = self.as_run(node), self.graph.makers
         shapes = {port: ref.shape for port, ref in as_run.weights.items()} | sizes(as_run, makers, self.partials)
         message = {"message": str(self.message_dtype(node))}
-        assert node.op.refuses is not None
-        refusal = node.op.refuses(shapes, {**self.told_to(node), **self.active(node), **message})
+        assert node.op.refusals.values is not None
+        refusal = node.op.refusals.values(shapes, {**self.told_to(node), **self.active(node), **message})
         if refusal is not None:
             raise self.refusal(node, *refusal)
 
     def refusal(self, node: Node, attribute: str, reason: str) -> RefusedError:
         """The error to raise where a node's op cannot run with the node's settings."""
         return RefusedError(attribute, reason, node=node.name, origin=self.origin(node, attribute))
-
-    def _plant(self) -> None:
-        """Keep a rewritten node for every node at which a fault is planted."""
-        for node in self.graph.nodes if self.faults else ():
-            text = str(self.settings[node.name, FAULT].value)
-            if text:
-                self._as_run[node.name] = (node.computation, applied(self.graph, node, self.faults[text]))
-
-    def as_run(self, node: Node) -> Node:
-        """A node of the graph as this plan runs it: with the parameters, weights and edits of the faults there.
-
-        A node whose parameters the caller has already replaced is returned as it is.
-        """
-        computation, rewritten = self._as_run.get(node.name, ("", node))
-        return rewritten if node.computation == computation else node
-
-    @property
-    def nodes_as_run(self) -> tuple[Node, ...]:
-        """All nodes as this plan runs them."""
-        return tuple(map(self.as_run, self.graph.nodes))
 
     def _refuse_other_partials(self, phase: Case, phase_plan: BoundGraph) -> None:
         """Raise SpecError where a value has another number of partial sums in another phase: later steps read what
@@ -167,63 +151,6 @@ class BoundGraph:
         """This plan, and those of other phases, each once."""
         return tuple({id(plan): plan for plan in (self, *self.others.values())}.values())
 
-    def _set_otherwise(self, like: BoundGraph, places: Collection[Place]) -> frozenset[str]:
-        """The nodes with another setting than in `like`; `places` are the only ones that may differ."""
-        # Most settings are the very same ones.
-        pairs = ((node, self.settings[node, name], like.settings[node, name]) for node, name in places)
-        changed = frozenset(node for node, new, old in pairs if new is not old and new.value != old.value)
-        # A fault may bring dormant settings into effect, so its nodes count as changed.
-        return changed | self._as_run.keys() if self.faults and self.dormant != like.dormant else changed
-
-    def _same_nodes(self, like: BoundGraph | None, earlier_plan: EarlierPlan | None) -> frozenset[str]:
-        """The nodes whose settings are those of `like` and that read no partial sums; none where anything else differs.
-        Sets `on_whole`.
-        """
-        is_alike = (
-            earlier_plan is not None
-            and self.choices_elsewhere == earlier_plan.choices_elsewhere
-            and self.partials == earlier_plan.partials
-        )
-        if like is not None and earlier_plan is not None and is_alike:
-            object.__setattr__(self, "on_whole", like.on_whole)
-            return self.on_whole - earlier_plan.otherwise
-        # What reads partial sums also depends on their dtype, a choice of the node that makes them: these are never
-        # taken over.
-        on_whole = (n.name for n in self.graph.nodes if all(self.partials[value] == 1 for value in n.inputs))
-        object.__setattr__(self, "on_whole", frozenset(on_whole))
-        return frozenset()
-
-    def _values(self, node: Node) -> dict[str, Value]:
-        """The value of each attribute of a node as it is run; of attributes that only a fault adds, what the profile
-        says.
-        """
-        return {attribute.name: self.setting(node, attribute).value for attribute in self.as_run(node).attributes}
-
-    def setting(self, node: Node, attribute: Attribute) -> Setting:
-        """The setting of an attribute of a node as it is run; of an attribute that only a fault adds, the profile's."""
-        place = (node.name, attribute.name)
-        stated = self.settings.get(place) or self.dormant.get(place)
-        return Setting(value=attribute.default, rule=None) if stated is None else stated
-
-    def origin(self, node: Node, name: str) -> str:
-        """Where the value of one of a node's attributes, or its fault, was set."""
-        if name == FAULT:
-            return self.settings[node.name, FAULT].origin
-        return next(self.setting(node, declared).origin for declared in node.op.attributes if declared.name == name)
-
-    def dtype_of(self, node: str) -> str:
-        """The dtype a node runs in: the variant's own, or the other side's in a mixture."""
-        return str(self.settings[node, DTYPE].value)
-
-    @property
-    def dtypes(self) -> tuple[str, ...]:
-        """Every dtype that some node runs in."""
-        return tuple(dict.fromkeys(self.dtype_of(node.name) for node in self.graph.nodes))
-
-    def resolved(self, node: str, value: Value) -> Value:
-        """`model` becomes the dtype the node runs in."""
-        return self.dtype_of(node) if value == MODEL else value
-
     def active(self, node: Node) -> Mapping[str, Value]:
         """The attributes that take effect on a node, with their values resolved."""
         if node.name not in self._active:
@@ -250,7 +177,7 @@ class BoundGraph:
         attributes with their values resolved, whether in effect or not.
         """
         dtype = self.dtype_of(node.name)
-        values = {name: dtype if value == MODEL else value for name, value in self._values(node).items()}
+        values = {name: dtype if value == MODEL else value for name, value in self.values(node).items()}
         return {**self.told_to(node), **values}
 
     def message_dtype(self, node: Node) -> str | None:
@@ -267,7 +194,7 @@ class BoundGraph:
     def messages(self) -> Iterator[tuple[str, str]]:
         """The nodes that add up partial sums, and the dtypes of these."""
         for node in self.graph.nodes:
-            dtype = self.message_dtype(node) if node.op.reduces else None
+            dtype = self.message_dtype(node) if node.op.role.reduces else None
             if dtype is not None:
                 yield node.name, dtype
 
@@ -280,20 +207,11 @@ class BoundGraph:
         if attribute.needs == "always":
             return True
         if attribute.needs == "pieces":
-            return node.op.pieces(choices) > 1
+            return node.op.cut.pieces(choices) > 1
         reads = inputs_read(node, choices)
         inputs = (value for value, reads_it in zip(node.inputs, reads, strict=True) if reads_it)
         most = max(self.partials[value] for value in (*node.values, *inputs))
         return (most > 1) == (attribute.needs == "partials")
-
-    def edges(self, node: Node) -> dict[str, tuple[str, Value]]:
-        """Consumers that read the node's result in another rounding than the stored one: consumer -> (site, dtype)."""
-        roundings = {}
-        for site, consumer in edges_of(self.graph, node):
-            value = self.settings[node.name, f"{site}{EDGE}{consumer}"].value
-            if value != STORED:
-                roundings[consumer] = (site, self.resolved(node.name, value))
-        return roundings
 
     def read_inputs(self, node: Node) -> tuple[str | None, ...]:
         """The node's input values; None in place of an input that is not read under these settings."""
@@ -305,18 +223,6 @@ class BoundGraph:
         reads = inputs_read(node, {**self.told_to(node), **self.active(node)})
         return tuple(value if reads_it else None for value, reads_it in zip(node.inputs, reads, strict=True))
 
-    def region(self, node: str) -> Region | None:
-        """The region (a user's function) whose last node this is, if one is in force."""
-        if not self.regions:
-            return None
-        return self.regions.get((node, str(self.settings[node, IMPL].value)))
-
-    def replaced(self) -> dict[str, Region]:
-        """Every node whose own kernel is not run, with the region that is run instead."""
-        # A region in force is named by the setting of its closing node, so walking the known ones is enough.
-        active = [region for (end, _), region in self.regions.items() if self.region(end) is region]
-        return {node: region for region in active for node in region.nodes}
-
     def sees_rows(self, node: Node) -> bool:
         """Whether a token's result at a node may depend on which other tokens are computed with it.
 
@@ -324,7 +230,7 @@ class BoundGraph:
         """
         as_run = self.as_run(node)
         edited = any(edit.verb == "capacity" for edit in as_run.edits)
-        return node.name in self.replaced() or edited or node.op.sees_rows(self.active(node), as_run.params)
+        return node.name in self.replaced() or edited or node.op.tokens.sees_rows(self.active(node), as_run.params)
 
 
 def _sums(count: int) -> str:

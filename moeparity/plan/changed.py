@@ -77,7 +77,7 @@ def plan_of(
     """
     (first, settings), *rest = settings_of.items()
     same = None if like is None else like.at_phase(first)
-    make = partial(BoundGraph, graph=graph, dtype=dtype, regions=regions, faults=faults)
+    make = partial(BoundGraph.bound, graph, dtype, regions=regions, faults=faults)
     base = partial(make, settings=settings, dormant=dormant_of[first])
     groups: list[tuple[Case, ...]] = []
     of = {phase: (theirs, dormant_of[phase] if faults else {}) for phase, theirs in settings_of.items()}

@@ -13,11 +13,17 @@ from typing import Any
 from moeparity import paths
 from moeparity.errors import CheckpointError, Where, did_you_mean, listed, shown
 from moeparity.numerics.dtypes import CHECKPOINT_NAMES, name_of
+from moeparity.plan.config_defaults import ABSENT, ROPE, THETA
+from moeparity.plan.config_layouts import of_blocks, of_linear_attention, of_rank, of_text
 
 ALIASES: dict[str, tuple[str, ...]] = {
     "dtype": ("torch_dtype",),
     "num_experts": ("num_local_experts", "n_routed_experts", "moe_num_experts"),
-    "num_experts_per_tok": ("moe_k", "moe_topk"),
+    "num_experts_per_tok": ("moe_k", "moe_topk", "num_experts_per_token"),
+    "n_shared_experts": ("num_shared_experts",),
+    "n_group": ("num_expert_group",),
+    "norm_topk_prob": ("moe_renormalize",),
+    "layer_types": ("layers_block_type",),
 }
 """Field name used by the graphs -> other names it goes by in hub checkpoints (`attribute_map` of transformers)."""
 
@@ -30,21 +36,18 @@ ROPE_NEEDS: dict[str, tuple[str, ...]] = {
     "dynamic": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     "yarn": ("original_max_position_embeddings",),
+    "ntk_alpha": ("alpha",),
+    "longrope": ("short_factor", "short_mscale", "long_mscale", "original_max_position_embeddings"),
 }
 """rope_type -> the fields that must be there."""
-THETA = {"mixtral": 1_000_000.0, "gpt_oss": 150_000.0}
-"""model_type -> the rope_theta of a config.json that has none, where it is not 10000."""
-ROPE: dict[str, dict[str, Any]] = {
-    "gpt_oss": {
-        "rope_type": "yarn",
-        "factor": 32.0,
-        "beta_fast": 32.0,
-        "beta_slow": 1.0,
-        "truncate": False,
-        "original_max_position_embeddings": 4096,
-    }
-}
-"""model_type -> the whole rope_parameters that transformers assumes where config.json has none."""
+WITH_ALPHA = ("hunyuan_v1_moe",)
+"""Whose rope_type `dynamic` is `ntk_alpha` where there is an alpha: a larger base, whatever the length."""
+LONG = ("phimoe",)
+"""Whose rope_type may be `longrope`, as transformers computes it for them alone."""
+OF_ROPE = ("partial_rotary_factor", "rope_type", "llama_4_scaling_beta", "original_max_position_embeddings")
+"""Fields of rope_parameters that graphs read as if they stood beside it."""
+BY_LAYER_TYPE = ("mellum", "mimo_v2_flash")
+"""Whose rope_parameters are one object for each word of layer_types; older fields are not read."""
 
 AT_LEAST: dict[str, int] = {
     "num_experts": 0,
@@ -58,11 +61,34 @@ AT_LEAST: dict[str, int] = {
     "original_max_position_embeddings": 1,
     "max_position_embeddings": 1,
     "max_window_layers": 0,
+    "num_dense_layers": 0,
+    "shared_intermediate_size": 0,
+    "index_topk": 1,
+    "index_topk_freq": 0,
+    "index_skip_topk_offset": 0,
+    "moe_layer_interval": 1,
+    "attn_layer_period": 1,
+    "attn_layer_offset": 0,
+    "expert_layer_period": 1,
+    "expert_layer_offset": 0,
+    "moe_layer_start_index": 0,
+    "moe_layer_end_index": -1,
 }
 """Whole numbers and the least each may be; a field that is absent or null is not looked at, here and below."""
-NUMBERS = ("rms_norm_eps", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor")
+NUMBERS = (
+    *("rms_norm_eps", "layer_norm_eps", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor"),
+    *("short_mscale", "long_mscale"),
+)
 """Numbers that may not be negative."""
-ABOVE = {"rope_theta": 1, "factor": 0, "clip_qkv": 0, "swiglu_limit": 0, "low_freq_factor": 0, "high_freq_factor": 0}
+ABOVE = {
+    "rope_theta": 1,
+    "factor": 0,
+    "clip_qkv": 0,
+    "swiglu_limit": 0,
+    "alpha": 0,
+    "low_freq_factor": 0,
+    "high_freq_factor": 0,
+}
 """Numbers that must be above another."""
 MULTIPLES = (("num_attention_heads", "num_key_value_heads"), ("num_experts", "n_group"))
 """Pairs whose first must be a multiple of its second, where the graph reads both."""
@@ -79,10 +105,11 @@ class Config:
         self.path = path
         self._fields_read: set[str] = set()
         self.text = _text(path)
-        self._fields = _parse(path, self.text)
+        self._fields = of_rank(of_blocks(of_linear_attention(of_text(_parse(path, self.text))), ALIASES["layer_types"]))
+        self._fields = {**ABSENT.get(self._fields["model_type"], {}), **self._fields}
         self._fields["rope_parameters"] = _rope_parameters(self)
-        if "partial_rotary_factor" in self._fields["rope_parameters"]:
-            self._fields["partial_rotary_factor"] = self._fields["rope_parameters"]["partial_rotary_factor"]
+        rope = self._fields["rope_parameters"]
+        self._fields |= {name: rope[name] for name in OF_ROPE if name in rope}
         _check_numbers(self)
         self._fields_read.clear()
 
@@ -202,23 +229,43 @@ def _integer(text: str) -> int:
 
 
 def _rope_parameters(config: Config) -> Mapping[str, Any]:
-    """One dictionary from either generation: `rope_parameters`, or `rope_theta` with `rope_scaling`."""
+    """One dictionary from either generation: `rope_parameters`, or `rope_theta` with `rope_scaling`; or one for each
+    kind of layer.
+    """
+    if config.model_type in BY_LAYER_TYPE:
+        field = "rope_parameters"
+        kinds = _object(config, field, config.get(field) or ROPE[config.model_type])
+        return {kind: _one_rope(config, field, _object(config, field, fields)) for kind, fields in kinds.items()}
     # As in transformers the older name wins where a file has both.
     field = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
-    fields = config.get(field) or ROPE.get(config.model_type, {})
+    fields = _object(config, field, config.get(field) or ROPE.get(config.model_type, {}))
+    return _one_rope(
+        config, field, {"rope_theta": config.get("rope_theta", THETA.get(config.model_type, 10_000.0)), **fields}
+    )
+
+
+def _object(config: Config, field: str, fields: Any) -> Mapping[str, Any]:
     if not isinstance(fields, dict):
         raise CheckpointError(f"{config.where(field)}: {field} is {shown(fields)}; expected an object, as in {{...}}.")
-    rope = {"rope_theta": config.get("rope_theta", THETA.get(config.model_type, 10_000.0)), **fields}
+    return fields
+
+
+def _one_rope(config: Config, field: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """rope_parameters with a rope_type and what that needs."""
+    rope = dict(fields)
     rope["rope_type"] = rope.get("rope_type") or rope.pop("type", None) or "default"
-    if rope["rope_type"] not in ROPE_NEEDS:
+    if rope["rope_type"] == "dynamic" and rope.get("alpha") and config.model_type in WITH_ALPHA:
+        rope["rope_type"] = "ntk_alpha"
+    kinds = [kind for kind in ROPE_NEEDS if kind != "longrope" or config.model_type in LONG]
+    if rope["rope_type"] not in kinds:
         place = config.where("rope_type" if "rope_type" in fields else "type")
         raise CheckpointError(
-            f"{place}: rope_type is {shown(rope['rope_type'])}; expected one of {listed(ROPE_NEEDS)}."
-            f"{did_you_mean(str(rope['rope_type']), ROPE_NEEDS)}"
+            f"{place}: rope_type is {shown(rope['rope_type'])}; expected one of {listed(kinds)}."
+            f"{did_you_mean(str(rope['rope_type']), kinds)}"
         )
     # The softmax scale that mscale_all_dim asks for is a function of `factor`.
     needs_factor = rope["rope_type"] == "yarn" and rope.get("mscale_all_dim")
-    needs = (*ROPE_NEEDS[rope["rope_type"]], *(("factor",) if needs_factor else ()))
+    needs = ("rope_theta", *ROPE_NEEDS[rope["rope_type"]], *(("factor",) if needs_factor else ()))
     absent = [name for name in needs if rope.get(name) is None]
     if absent:
         raise CheckpointError(
@@ -230,7 +277,20 @@ def _rope_parameters(config: Config) -> Mapping[str, Any]:
 def _check_numbers(config: Config) -> None:
     """Numbers that are used before any weight's shape shows that they are wrong."""
     rope = config["rope_parameters"]
-    for name, least in AT_LEAST.items():
+    for of_kind in rope.values() if config.model_type in BY_LAYER_TYPE else (rope,):
+        _check_rope(config, of_kind)
+    dense = config.get("mlp_only_layers", [])
+    if not isinstance(dense, list) or any(type(index) is not int for index in dense):
+        raise CheckpointError(
+            f"{config.where('mlp_only_layers')}: mlp_only_layers is {shown(dense)}; expected a list of layer numbers."
+        )
+
+
+def _check_rope(config: Config, rope: Mapping[str, Any]) -> None:
+    """The numbers of a rope, and those of config.json by other names."""
+    # A dense model of a family with experts chooses none.
+    none_chosen = {"num_experts_per_tok": 0} if config.get("num_experts") == 0 else {}
+    for name, least in {**AT_LEAST, **none_chosen}.items():
         value = rope.get(name, config.get(name))
         if value is not None and (type(value) is not int or value < least):
             raise CheckpointError(
@@ -246,9 +306,4 @@ def _check_numbers(config: Config) -> None:
         raise CheckpointError(
             f"{config.where('high_freq_factor')}: high_freq_factor is {rope['high_freq_factor']}; expected more than "
             f"low_freq_factor, {rope['low_freq_factor']}."
-        )
-    dense = config.get("mlp_only_layers", [])
-    if not isinstance(dense, list) or any(type(index) is not int for index in dense):
-        raise CheckpointError(
-            f"{config.where('mlp_only_layers')}: mlp_only_layers is {shown(dense)}; expected a list of layer numbers."
         )

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from moeparity.documents.checked import shipped
 from moeparity.metrics.registry import METRICS
 from moeparity.numerics.orders import FORMS
 from moeparity.ops.attribute import EDGE, STORED, Attribute
@@ -87,6 +88,44 @@ def _graph(schema: Json, definitions: Json) -> None:
     layers["rule"]["enum"] = list(LAYER_RULES)
     node["op"] = _ops()
     definitions["Node"]["allOf"] = [_for_op(op, _node_of(op)) for op in OPS.values()]
+    graphs = {"enum": list(shipped("models"))}
+    schema["properties"]["extends"] = {**_shipped_or_path(graphs), "description": "A shipped graph, or a path to one."}
+    _partial_where_extended(schema, definitions)
+
+
+def _partial_where_extended(schema: Json, definitions: Json) -> None:
+    """In a file that extends another one only what differs has to be said, and null drops what the other one says."""
+    required, properties = schema.pop("required"), schema["properties"]
+    whole = {key: value for key, value in properties.items() if key in required and key not in _OF_EACH}
+    properties |= {key: _partial(value) for key, value in properties.items() if key not in _OF_EACH}
+    definitions |= {f"Partial{name}": _partial(definitions[name]) for name in _PARTIAL}
+    schema["if"], schema["then"] = {"required": ["extends"]}, {"required": list(_OF_EACH)}
+    schema["else"] = {"required": required, "properties": whole}
+
+
+_OF_EACH = ("kind", "model_type")
+"""What every graph file says."""
+_PARTIAL = ("Block", "Layers", "Node", "Tied", "Weight")
+
+
+def _partial(schema: Json) -> Json:
+    """The schema of what is laid over another file: no key is required, and what a key maps to may be null."""
+    name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
+    if name in _PARTIAL:
+        return {**schema, "$ref": f"#/$defs/Partial{name}"}
+    partial = {key: value for key, value in schema.items() if key != "required"}
+    for key in ("properties", "patternProperties"):
+        if key in schema:
+            partial[key] = {name: _or_null(value) for name, value in schema[key].items()}
+    if isinstance(schema.get("additionalProperties"), dict):
+        partial["additionalProperties"] = _or_null(schema["additionalProperties"])
+    if "anyOf" in schema:
+        partial["anyOf"] = [_partial(branch) for branch in schema["anyOf"]]
+    return partial
+
+
+def _or_null(schema: Json) -> Json:
+    return {"anyOf": [{"const": None}, _partial(schema)]}
 
 
 _NAMES = (r"^[a-z][a-z0-9_]*$",)
@@ -137,7 +176,7 @@ def _profile(schema: Json, definitions: Json) -> None:
         rule["allOf"] = [_for_op(op, {"properties": {"set": _attributes([op])}}) for op in OPS.values()]
         of_nodes = {"properties": {"set": _attributes(OPS.values())}}
         rule["allOf"].append({"if": {"required": ["nodes"]}, "then": of_nodes})
-    numbers = {attribute.name for op in OPS.values() for attribute in op.attributes if attribute.number}
+    numbers = {attribute.name for op in OPS.values() for attribute in op.attributes if attribute.can_be_requested}
     definitions["FlagRule"]["properties"]["requested"]["items"] = {"enum": sorted(numbers)}
     definitions["Flag"]["properties"]["becomes"] = _profile_name(definitions["Flag"]["properties"]["becomes"])
     fusion["properties"]["chain"]["items"] = _ops()
@@ -219,6 +258,10 @@ def _ops() -> Json:
 
 
 def _profile_name(field_schema: Json) -> Json:
-    names = {"enum": list(reader.shipped("profiles"))}
-    path = {"type": "string", "pattern": "/|" + re.escape(".yaml") + "$"}
-    return {**field_schema, "description": "A shipped profile, or a path to one.", "anyOf": [names, path]}
+    names = {"enum": list(shipped("profiles"))}
+    return {**field_schema, "description": "A shipped profile, or a path to one.", **_shipped_or_path(names)}
+
+
+def _shipped_or_path(names: Json) -> Json:
+    """One of the shipped names, or a path."""
+    return {"anyOf": [names, {"type": "string", "pattern": "/|" + re.escape(".yaml") + "$"}]}

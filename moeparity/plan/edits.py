@@ -5,10 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Verb = Literal["times", "filled", "transposed", "halves", "pairs"]
+Verb = Literal["times", "filled", "transposed", "fp8", "halves", "row_halves", "pairs"]
 """What is done to a tensor. `times`: multiplied, in its own dtype. `filled`: with one number. `transposed`: read as if
-its transpose were stored. `halves`, `pairs`: gate and up exchanged, in a tensor that holds them one behind the other
-(halves) or alternating (pairs).
+its transpose were stored. `fp8`: rounded to fp8_e4m3 with a scale for each block of so many rows and columns (0: one
+for all), and multiplied out again. `halves`, `row_halves`, `pairs`: gate and up exchanged, in a tensor that holds them
+one behind the other in its columns (halves) or rows (row_halves), or alternating (pairs).
+"""
+
+
+ScaleVerb = Literal["transposed", "shifted", "twice", "inverted", "missing", "of", "block"]
+"""What is done to the scales of a quantised weight. `transposed`: read as if their transpose were stored. `shifted`:
+each block has those of the next. `twice`: applied once more. `inverted`: divided by. `missing`: not applied. `of`:
+those of another tensor. `block`: taken for those of blocks or groups of another size.
 """
 
 
@@ -17,18 +25,21 @@ class Part:
     """A tensor of a checkpoint, or one expert's part of it, that a weight is made of, and what is done to it.
 
     expert: which part of a tensor that holds all experts (None: the whole tensor). checkpoint: the folder of another
-    checkpoint; empty: the node's own. edits: verbs, each with its number, in order.
+    checkpoint; empty: the node's own. edits: verbs, each with its number, in order. scales: what is done to its scales
+    when it is read, each with a tensor's name or a size; nothing, if it is not quantised.
     """
 
     name: str
     expert: int | None = None
     checkpoint: str = ""
     edits: tuple[tuple[Verb, float], ...] = ()
+    scales: tuple[tuple[ScaleVerb, str | int], ...] = ()
 
 
 Before = Literal["of", "plus", "shifted", "filled", "opened"]
 Effect = Literal["left_out", "twice"]
 After = Literal["divided", "capacity", "experts"]
+Border = Literal["unreset"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +53,12 @@ class Edit:
     own result as the input at `port`.
     subject `result`: `divided` by `number`; `capacity`, of a router: weight 0 for all but the first `number` tokens of
     an expert; `experts`, of a router: weight 0 for all but the `number` experts of a token whose weights are largest.
+    subject `state`: `unreset`: a sequence begins from the state that another one left in its slot, or before it in its
+    pack.
     """
 
-    subject: Literal["input", "effect", "result"]
-    verb: Before | Effect | After
+    subject: Literal["input", "effect", "result", "state"]
+    verb: Before | Effect | After | Border
     port: str = ""
     other_port: str = ""
     number: float = 0

@@ -22,6 +22,10 @@ from moeparity.plan.latest import Latest
 from moeparity.plan.rule import BY_RECIPE, NO_ENGINE, UNKNOWN, Rule
 from moeparity.plan.spec import profile_schema, reader, variant_schema
 
+TRANSFORMERS: Final = "transformers"
+MODELS: Final = "hf-eager"
+"""The profile that says what each model's own code computes."""
+INFERRED: Final = "inferred"
 REQUESTED: Final = "requested"
 """Stands for a number that the engine takes from each request, where a flag allows that."""
 
@@ -32,6 +36,8 @@ class Profile:
 
     `name` is the profile's own; `engine` is its own, else that of what it extends, else none, and so is `machine`.
     `files` are the files that the layers were read from, base first; each gives two layers: fusions, then rules.
+    `on_gpus` are rules, the profile's own first, each for sides with that GPU. `of_models` lie below all layers: what
+    transformers does for single models and rare ops, which is taken of an engine whose profile does not speak of them.
     """
 
     name: str
@@ -39,6 +45,13 @@ class Profile:
     layers: tuple[tuple[Rule, ...], ...]
     files: tuple[tuple[Path, profile_schema.ProfileFile], ...] = ()
     machine: profile_schema.Machine | None = None
+    on_gpus: tuple[tuple[str, Rule], ...] = ()
+    of_models: tuple[Rule, ...] = ()
+
+    @property
+    def from_below(self) -> tuple[tuple[Rule, ...], ...]:
+        """All layers with those that lie below them."""
+        return (self.of_models, *self.layers)
 
 
 def load_profile(name: str, where: Where) -> Profile:
@@ -61,15 +74,34 @@ def _profile(paths: Sequence[Path], specs: Sequence[profile_schema.ProfileFile])
     profile = specs[0]
     engine = next((spec.engine for _, spec in chain if spec.engine is not None), None)
     layers: list[tuple[Rule, ...]] = []
+    on_gpus: list[tuple[str, Rule]] = []
     for depth, (path, spec) in enumerate(chain):
         theirs = next((s.engine for _, s in chain[depth:] if s.engine is not None), None)
         layers.insert(0, tuple(about(_rule(path, spec.name, rule), theirs, engine) for rule in spec.rules))
         layers.insert(0, tuple(about(_fusion(path, spec.name, fusion), theirs, engine) for fusion in spec.fusions))
+        every = ((gpu, _rule(path, spec.name, rule.on(gpu))) for rule in spec.on_gpus for gpu in rule.gpus)
+        on_gpus += ((gpu, about(rule, theirs, engine)) for gpu, rule in every)
         for flag in spec.flags:
             layers_of(flag, path, spec.name)
     machine = next((spec.machine for _, spec in chain if spec.machine is not None), None)
     files = tuple(reversed(chain))
-    return Profile(name=profile.name, engine=engine, layers=tuple(layers), files=files, machine=machine)
+    speaks_of_another = engine is not None and engine.name not in (TRANSFORMERS, NO_ENGINE)
+    return Profile(
+        name=profile.name, engine=engine, layers=tuple(layers), files=files, machine=machine, on_gpus=tuple(on_gpus),
+        of_models=_of_models(layers) if speaks_of_another else (),
+    )  # fmt: skip
+
+
+def _of_models(layers: Sequence[Sequence[Rule]]) -> tuple[Rule, ...]:
+    """The rules of transformers for single models, and for ops that no rule of an engine speaks of, as rules of nobody:
+    a value that nobody states must not be another function, nor a difference that gets blamed.
+    """
+    ops = {rule.op for layer in layers for rule in layer}
+    path = reader.find_profile(MODELS, Where(Path(MODELS)))
+    rules = [_rule(path, MODELS, rule) for rule in reader.read_profile(path).rules]
+    rules = [rule for rule in rules if rule.model_types is not None or rule.op not in ops]
+    evidence = f"{UNKNOWN}: as {TRANSFORMERS} has it, since no rule of the engine says it"
+    return tuple(replace(rule, evidence=evidence, set_by=None) for rule in rules)
 
 
 def layers_of(flag: profile_schema.Flag, path: Path, profile: str) -> tuple[tuple[Rule, ...], tuple[Rule, ...]]:
@@ -96,14 +128,26 @@ def _chain(name: str, where: Where) -> list[tuple[Path, profile_schema.ProfileFi
 
 
 def about(rule: Rule, theirs: profile_schema.Engine | None, engine: profile_schema.Engine | None) -> Rule:
-    """A rule as it counts for `engine`: one from a profile of another engine (`theirs`) loses its evidence and flag."""
-    if theirs is None or engine is None or engine.name in (theirs.name, NO_ENGINE):
+    """A rule as it counts for `engine`: one from a profile of another engine (`theirs`) loses its evidence and flag;
+    what is known of another version of the same engine is inferred of this one.
+    """
+    if theirs is None or engine is None or engine.name == NO_ENGINE:
         return rule
+    if engine.name == theirs.name:
+        return rule if engine.version == theirs.version else _of_a_version(rule, theirs, engine)
     return replace(
         rule,
         evidence=f"{UNKNOWN}: taken over from {rule.profile}, which speaks of {theirs.name}",
         set_by=None,
     )
+
+
+def _of_a_version(rule: Rule, theirs: profile_schema.Engine, engine: profile_schema.Engine) -> Rule:
+    """A rule about one version as it counts for another: no surer than inferred, and set by no flag."""
+    if rule.level in (INFERRED, "opaque", UNKNOWN):
+        return replace(rule, set_by=None)
+    evidence = f"{INFERRED}: that {engine.version} is as {theirs.version} in this; {rule.source}"
+    return replace(rule, evidence=evidence, set_by=None)
 
 
 def overrides(settings: Mapping[str, Value], where: Where, *, evidence: str = BY_RECIPE) -> tuple[Rule, ...]:
@@ -192,7 +236,7 @@ def edge_of(name: str) -> tuple[str, str] | None:
 
 def _check_requested(op: str | None, attribute: str, where: Where) -> None:
     """Refuse an attribute that no request could set: all that are not numbers."""
-    numbers = [choice.name for choice in OPS[op].attributes if choice.number] if op else []
+    numbers = [choice.name for choice in OPS[op].attributes if choice.can_be_requested] if op else []
     if attribute not in numbers:
         has = f"op {op} has {listed(numbers)}" if numbers else f"{op or 'a rule without `op`'} has none"
         raise SpecError(f"{where}: requested names {attribute!r}; expected an attribute that is a number: {has}.")

@@ -8,13 +8,16 @@ from typing import Any, Final
 
 import networkx as nx
 
+from moeparity.documents.checked import shipped
 from moeparity.errors import CheckpointError, GraphError, Where, did_you_mean, listed, shown
 from moeparity.ops.declaration import Op, Parameter
 from moeparity.ops.registry import OPS
 from moeparity.plan.config import Config
 from moeparity.plan.graph import SOURCES, Graph, Node, Segment, WeightRef, log_probs
+from moeparity.plan.heads import with_head
 from moeparity.plan.latest import Latest
-from moeparity.plan.layers import LAYER_RULES, WINDOW_RULES
+from moeparity.plan.layer_values import TABLES, rule_named, values_of_layer
+from moeparity.plan.layers import LAYER_RULES
 from moeparity.plan.references import Scope
 from moeparity.plan.spec import graph_schema, reader
 
@@ -40,6 +43,7 @@ def expand(config: Config, path: Path | None = None) -> Graph:
     Raises GraphError and CheckpointError.
     """
     path, spec = _shipped_graph(config) if path is None else (path, reader.read_graph(path))
+    spec = with_head(spec, config)
     # A graph file that has not changed is read once.
     return _LATEST.of((spec,), (path, config.text), lambda: _expanded(path, spec, config))
 
@@ -53,7 +57,7 @@ def _shipped_graph(config: Config) -> tuple[Path, graph_schema.GraphFile]:
     model_types: list[str] = []
     # Most graph files are named after their one model_type, so that file is tried first: reading all of them would take
     # longer than the rest.
-    for path in sorted(reader.shipped("models").values(), key=lambda path: path.stem != config.model_type):
+    for path in sorted(shipped("models").values(), key=lambda path: path.stem != config.model_type):
         spec = reader.read_graph(path)
         if config.model_type in spec.model_type:
             return path, spec
@@ -70,6 +74,8 @@ class _Expansion:
         self.path, self.spec, self.config = path, spec, config
         self.scope = Scope(path, spec.sizes, config)
         self.outer: dict[str, str] = {source: source for source in SOURCES}
+        self.layer_values: dict[str, str] = {}
+        self.earlier: dict[str, str] = {}
         self.producer: dict[str, str] = {source: source for source in SOURCES}
         self.digraph: nx.DiGraph[str] = nx.DiGraph()
 
@@ -78,10 +84,13 @@ class _Expansion:
         head = self._nodes("", self.spec.before, {}, layer=None, weights="")
         segments = [Segment(name="before", nodes=tuple(head))]
         layers = self.spec.layers
-        stream = self._value(layers.input, {}, Where(self.path, layers.line_of("input")))
+        stream = self._value(layers.input, {}, layers.where_in_file("input"))
         for index, kind in enumerate(self._kinds()):
             nodes: list[Node] = []
-            self.scope.layer = self._window(index)
+            names = {field: getattr(layers, field) for field in TABLES}
+            self.scope.layer = values_of_layer(self.config, index, names, layers.where_in_file)
+            self.earlier |= {f"earlier.{name}": value for name, value in self.layer_values.items()}
+            self.layer_values = {}
             for name in layers.kinds[kind]:
                 stream, block = self._block(index, name, stream)
                 nodes += block
@@ -89,7 +98,7 @@ class _Expansion:
         self.scope.layer = {}
         tail = self._nodes("", self.spec.after, {layers.output: stream}, layer=None, weights="")
         segments.append(Segment(name="after", nodes=tuple(tail)))
-        output = self._value(self.spec.output, {}, Where(self.path, self.spec.line_of("output")))
+        output = self._value(self.spec.output, {}, self.spec.where_in_file("output"))
         self._refuse_unread(segments, output)
         # Checked before sizes are collected: a field that only a size reads may not matter to this model.
         self.config.check_pairs()
@@ -124,14 +133,10 @@ class _Expansion:
 
     def _kinds(self) -> list[str]:
         layers = self.spec.layers
-        where = Where(self.path, layers.line_of("kinds"))
-        if layers.rule not in LAYER_RULES:
-            raise GraphError(
-                f"{Where(self.path, layers.line_of('rule'))}: layers.rule is {layers.rule!r}; expected one of "
-                f"{listed(LAYER_RULES)}.{did_you_mean(layers.rule, LAYER_RULES)}"
-            )
-        count = self.scope.integer(layers.count, Where(self.path, layers.line_of("count")), most=MAX_LAYERS)
-        kinds = [LAYER_RULES[layers.rule](self.config, index) for index in range(count)]
+        where = layers.where_in_file("kinds")
+        rule = rule_named("rule", layers.rule, LAYER_RULES, layers.where_in_file)
+        count = self.scope.integer(layers.count, layers.where_in_file("count"), most=MAX_LAYERS)
+        kinds = [rule(self.config, index) for index in range(count)]
         for kind in dict.fromkeys(kinds):
             if kind not in layers.kinds:
                 raise GraphError(
@@ -146,24 +151,17 @@ class _Expansion:
                     )
         return kinds
 
-    def _window(self, index: int) -> dict[str, int | None]:
-        """What a layer's nodes may read as `$window`, where the graph names a rule for it."""
-        rule = self.spec.layers.window
-        if rule is None:
-            return {}
-        if rule not in WINDOW_RULES:
-            raise GraphError(
-                f"{Where(self.path, self.spec.layers.line_of('window'))}: layers.window is {rule!r}; expected one of "
-                f"{listed(WINDOW_RULES)}.{did_you_mean(rule, WINDOW_RULES)}"
-            )
-        return {"window": WINDOW_RULES[rule](self.config, index)}
-
     def _block(self, index: int, name: str, stream: str) -> tuple[str, list[Node]]:
         block = self.spec.blocks[name]
         prefix, weights = f"layers[{index}].{name}.", self.spec.layers.weights.replace("{i}", str(index))
-        local = {block.input: stream}
+        # A block reads the values of those before it in the layer by their names, as `attention.norm`, and of the last
+        # layer before this one that has them as `earlier.attention.index`.
+        local = {**self.earlier, **self.layer_values, block.input: stream}
         nodes = self._nodes(prefix, block.nodes, local, layer=index, weights=weights)
-        return self._value(block.output, local, Where(self.path, block.line_of("output"))), nodes
+        self.layer_values |= {
+            f"{name}.{full_name.removeprefix(prefix)}": full_name for n in nodes for full_name in n.values
+        }
+        return self._value(block.output, local, block.where_in_file("output")), nodes
 
     def _nodes(
         self, prefix: str, specs: graph_schema.Nodes, local: dict[str, str], *, layer: int | None, weights: str
@@ -185,14 +183,14 @@ class _Expansion:
 
     def _case(self, cases: graph_schema.Node | list[graph_schema.Node]) -> graph_schema.Node | None:
         for case in cases if isinstance(cases, list) else [cases]:
-            if self.scope.holds(case.when, Where(self.path, case.line)):
+            if self.scope.holds(case.when, case.where_in_file()):
                 return case
         return None
 
     def _node(
         self, name: str, spec: graph_schema.Node, local: Mapping[str, str], *, layer: int | None, weights: str
     ) -> Node:
-        where = Where(self.path, spec.line)
+        where = spec.where_in_file()
         op = OPS.get(spec.op)
         if op is None:
             raise GraphError(
@@ -208,7 +206,7 @@ class _Expansion:
         params = self._params(name, op, spec, where)
         if op.outputs_from and any(type(width) is not int for width in params[op.outputs_from].values()):
             raise GraphError(f"{where}: {name}: the {op.outputs_from} need a whole number each, their width.")
-        reason = None if op.misfit is None else op.misfit(params)
+        reason = None if op.refusals.parameters is None else op.refusals.parameters(params)
         if reason is not None:
             raise GraphError(f"{where}: {name}: {reason}")
         return Node(
@@ -262,7 +260,7 @@ class _Expansion:
         return value
 
     def _weights(self, name: str, op: Op, spec: graph_schema.Node, prefix: str) -> dict[str, WeightRef]:
-        where = Where(self.path, spec.line)
+        where = spec.where_in_file()
         ports = {port.name: port for port in op.weights}
         _refuse_unknown(where, f"{name}: weight", spec.weights, ports)
         refs = {}
@@ -270,12 +268,12 @@ class _Expansion:
             weight = spec.weights.get(port.name)
             if weight is None and port.required:
                 raise GraphError(f"{where}: {name}: weight {port.name!r} ({port.says}) is missing. Add it.")
-            if weight is not None and self.scope.holds(weight.when, Where(self.path, weight.line)):
+            if weight is not None and self.scope.holds(weight.when, weight.where_in_file()):
                 refs[port.name] = self._weight(weight, prefix, each=port.each)
         return refs
 
     def _weight(self, weight: graph_schema.Weight, prefix: str, *, each: bool) -> WeightRef:
-        where = Where(self.path, weight.line)
+        where = weight.where_in_file()
         name = prefix + weight.name
         if weight.tied is not None and self.scope.holds(weight.tied.when, where):
             name = weight.tied.to
@@ -285,7 +283,14 @@ class _Expansion:
         if each and weight.stacked is not None:
             stack = self._stack_shape(weight.stacked, weight, name, where)
             return WeightRef(
-                names=(name,), shape=shape, fields=fields, each=True, keep_fp32=keep_fp32, where=where, stacked=stack
+                names=(name,),
+                shape=shape,
+                fields=fields,
+                each=True,
+                keep_fp32=keep_fp32,
+                where=where,
+                stacked=stack,
+                outputs_first=weight.outputs_first,
             )
         if each != (weight.each is not None) or each != ("{e}" in name) or weight.stacked is not None:
             takes = "one tensor per expert, so it needs both" if each else "a single tensor, so it takes neither"

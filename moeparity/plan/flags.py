@@ -70,11 +70,11 @@ class KnownFlag:
     sets: frozenset[str]
     requested: frozenset[tuple[str, str]]
 
-    def asked_for(self, value: Value) -> Profile:
-        """The profile for the case that every request asks for this number."""
+    def asked_for(self, attribute: str, value: Value) -> Profile:
+        """The profile for the case that every request asks for this number, and for nothing else."""
         if not self.requested:
             return self.profile
-        layers = tuple(tuple(_asked_for(rule, value) for rule in layer) for layer in self.profile.layers)
+        layers = tuple(tuple(_asked_for(rule, attribute, value) for rule in layer) for layer in self.profile.layers)
         return replace(self.profile, layers=layers)
 
 
@@ -84,16 +84,16 @@ class FlaggedPlans:
 
     flags: tuple[KnownFlag, ...]
     bind: Callable[[Profile], BoundGraph]
-    _plans: dict[tuple[str, Value | None], BoundGraph | None] = field(default_factory=dict, repr=False)
+    _plans: dict[tuple[str, tuple[str, Value] | None], BoundGraph | None] = field(default_factory=dict, repr=False)
 
-    def plan(self, flag: KnownFlag, value: Value | None = None) -> BoundGraph | None:
-        """The plan with a flag; `value` is what requests ask for, where the flag leaves a number to them. None where
-        such a plan cannot be bound.
+    def plan(self, flag: KnownFlag, request: tuple[str, Value] | None = None) -> BoundGraph | None:
+        """The plan with a flag; `request` is the attribute, with its number, that requests ask for, where the flag
+        leaves it to them. None where such a plan cannot be bound.
         """
-        key = (flag.text, value)
+        key = (flag.text, request)
         if key not in self._plans:
             try:
-                self._plans[key] = self.bind(flag.profile if value is None else flag.asked_for(value))
+                self._plans[key] = self.bind(flag.profile if request is None else flag.asked_for(*request))
             except MoeparityError:
                 self._plans[key] = None
         return self._plans[key]
@@ -143,9 +143,13 @@ def _is_met(flag: profile_schema.Flag, setup: Setup | None) -> bool | None:
 
 
 def _speaks_of_its_engine(profile: Profile, depth: int) -> bool:
-    """Whether a profile's files up to `depth` are about its own engine: the last of them with `engine:` names it."""
+    """Whether the files that a profile extends, up to the one at `depth`, describe the profile's own engine in its own
+    version. The last of them that has `engine:` says which engine they describe.
+    """
     engines = [spec.engine for _, spec in profile.files[: depth + 1] if spec.engine is not None]
-    return bool(engines and profile.engine and engines[-1].name == profile.engine.name)
+    if not engines or profile.engine is None:
+        return False
+    return (engines[-1].name, engines[-1].version) == (profile.engine.name, profile.engine.version)
 
 
 def _engine_flags(profile: Profile) -> list[str]:
@@ -199,7 +203,14 @@ def _with(flag: profile_schema.Flag, profile: Profile, depth: int) -> Profile:
     new = [_of_ops(layer, ops, those=True) for file, layer in theirs.items() if file not in ours]
     engines = (target.engine, profile.engine)
     spoken = [tuple(tuple(about(rule, *engines) for rule in layer) for layer in file_layers) for file_layers in new]
-    return _of_files(profile, [*below, *untouched, *spoken, *on_top, *layers[depth + 1 :]])
+    became = _of_files(profile, [*below, *untouched, *spoken, *on_top, *layers[depth + 1 :]])
+    names = {rule.profile for _, rule in profile.on_gpus}
+    on_gpus = [
+        (gpu, about(rule, *engines))
+        for gpu, rule in target.on_gpus
+        if rule.profile not in names and (ops is None or rule.op in ops)
+    ]
+    return replace(became, on_gpus=(*on_gpus, *profile.on_gpus))
 
 
 def _of_ops(layers: Layers, ops: Collection[str] | None, *, those: bool) -> Layers:
@@ -229,7 +240,8 @@ def _paths(profile: Profile) -> list[Path]:
     return [path.resolve() for path, _ in profile.files]
 
 
-def _asked_for(rule: Rule, value: Value) -> Rule:
+def _asked_for(rule: Rule, attribute: str, value: Value) -> Rule:
     if all(stated != REQUESTED for _, stated in rule.values):
         return rule
-    return replace(rule, values=tuple((key, value if stated == REQUESTED else stated) for key, stated in rule.values))
+    stated_values = (pair for pair in rule.values if pair[1] != REQUESTED or pair[0] == attribute)
+    return replace(rule, values=tuple((key, value if stated == REQUESTED else stated) for key, stated in stated_values))

@@ -27,9 +27,9 @@ class WeightRef:
     """The tensor of the checkpoint that a weight port takes; with `each` there is one tensor for each expert.
 
     `shape` is that of one tensor or, where one tensor of shape `stacked` holds all experts (its axes are experts,
-    inputs, outputs), that of one expert's part. `fields` are the fields of config.json that each axis of `shape` was
-    computed from. `keep_fp32` marks tensors that stay fp32 whatever dtype the variant runs in. `parts` are set only for
-    a weight that a fault rewrites: one for each expert.
+    inputs, outputs; with `outputs_first` experts, outputs, inputs), that of one expert's part. `fields` are the fields
+    of config.json that each axis of `shape` was computed from. `keep_fp32` marks tensors that stay fp32 whatever dtype
+    the variant runs in. `parts` are set only for a weight that a fault rewrites: one for each expert.
     """
 
     names: tuple[str, ...]
@@ -39,6 +39,7 @@ class WeightRef:
     keep_fp32: bool
     where: Where
     stacked: tuple[int, ...] | None = None
+    outputs_first: bool = False
     parts: tuple[Part, ...] = ()
 
     @property
@@ -120,7 +121,7 @@ class Segment:
 
 def log_probs(nodes: Iterable[Node], output: str) -> list[str]:
     """The nodes that take log-probabilities of the logits `output`."""
-    return [node.name for node in nodes if node.op.reports and node.inputs == (output,)]
+    return [node.name for node in nodes if node.op.role.reports and node.inputs == (output,)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +132,7 @@ class Graph:
     of the logits; `scores` that of the value log-probabilities are read from: the output of a `log_probs` node, or the
     logits where there is none. `sizes` are the sizes declared by the graph file that are whole numbers for this model.
     `cut_from` is the whole graph of which this one is a part (None: it is whole). `makers` maps each value to the node
-    that makes it.
+    that makes it. `pairs` says whether its sequences are pairs, of which a reward model says which is the better one.
     """
 
     path: Path
@@ -145,12 +146,14 @@ class Graph:
     cut_from: Graph | None = field(default=None, repr=False, compare=False)
     nodes: tuple[Node, ...] = field(init=False, repr=False, compare=False)
     makers: Mapping[str, Node] = field(init=False, repr=False, compare=False)
+    pairs: bool = field(init=False, repr=False, compare=False)
     scores: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Work out `nodes`, `makers` and `scores` once."""
+        """Work out `nodes`, `makers`, `pairs` and `scores` once."""
         object.__setattr__(self, "nodes", tuple(node for segment in self.segments for node in segment.nodes))
         object.__setattr__(self, "makers", {value: node for node in self.nodes for value in node.values})
+        object.__setattr__(self, "pairs", any(node.op.tokens.pairs for node in self.nodes))
         object.__setattr__(self, "scores", next(iter(log_probs(self.nodes, self.output)), self.output))
 
     @property

@@ -54,7 +54,8 @@ def in_phases(
     regions: Sequence[Region] = (),
     faults: Sequence[FaultyNode] = (),
 ) -> Mapping[Case, Layered]:
-    """The settings in each phase: those of `base`, overridden by the rules; later layers win.
+    """The settings in each phase: those of `base`, overridden by the rules; later layers win, and of faults at one node
+    the later.
 
     Raises SpecError where a value is not allowed or two rules of one layer disagree, GraphError where a `nodes`
     selector matches nothing.
@@ -63,10 +64,11 @@ def in_phases(
     of_holding: dict[tuple[object, ...], Layered] = {}
     of_phase: dict[Case, Layered] = {}
     for phase, below in base.items():
-        holding = (id(below), *(rule.holds_in(phase) for layer in layers for rule in layer))
+        standing = [faulty for faulty in faults if faulty.rule.holds_in(phase)]
+        holding = (id(below), *(rule.holds_in(phase) for layer in layers for rule in layer), *map(id, standing))
         if holding not in of_holding:
             in_phase = [[rule for rule in layer if rule.holds_in(phase)] for layer in layers]
-            of_holding[holding] = _settings(graph, below, in_phase, regions, faults)
+            of_holding[holding] = _settings(graph, below, in_phase, regions, standing)
         of_phase[phase] = of_holding[holding]
     return of_phase
 
@@ -114,10 +116,10 @@ def _layer(graph: Graph, rules: Iterable[Rule], graph_places: Container[Place]) 
 
 
 def _refuse_sequences(graph: Graph, rule: Rule, nodes: Container[str]) -> None:
-    """Refuse a rule by numbers of keys or queries at other ops than attention: only attention computes each sequence
-    by itself.
+    """Refuse a rule by numbers of keys or queries at ops that do not compute each sequence by itself, as attention
+    does.
     """
-    blind_node = next((node for node in graph.nodes if node.name in nodes and not node.op.history), None)
+    blind_node = next((node for node in graph.nodes if node.name in nodes and not node.op.tokens.by_sequence), None)
     if rule.by_sequence and blind_node is not None:
         raise SpecError(
             f"{rule.where}: {rule.label} goes by {listed(OF_ATTENTION)}, and sets a value of "

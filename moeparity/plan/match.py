@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from moeparity.errors import GraphError, SpecError, Where
 from moeparity.ops.attribute import EDGE, Value
+from moeparity.ops.registry import OPS
 from moeparity.plan.address import select
 from moeparity.plan.attention_groups import computed_apart
 from moeparity.plan.borders import closing
@@ -108,9 +109,9 @@ def _matches(graph: Graph, rule: Rule) -> list[Node]:
 
 
 def _consumers(graph: Graph, node: Node, selector: str, where: Where) -> list[str]:
-    """The consumers of a node that a selector names: nodes, or all of one op."""
+    """The consumers of a node that a selector names: nodes, or all of one op, of which a model may have none."""
     readers = list(graph.digraph.successors(node.name))
-    if any(n.op.name == selector for n in graph.nodes):
+    if selector in OPS:
         names = {n.name for n in graph.nodes if n.op.name == selector and n.name in readers}
     else:
         names = set(select(selector, [n.name for n in graph.nodes], graph.layers, where))

@@ -37,7 +37,9 @@ class RowMessage:
     @classmethod
     def of(cls, graph: Graph, dtype: str, placed: Iterable[Rule]) -> RowMessage:
         """The row message of a side that runs in `dtype`; `placed` are the rules of its placement."""
-        (head,) = (node for node in graph.whole.nodes if node.name == graph.output)
+        head = graph.whole.makers[graph.output]
+        while "weight" not in head.weights:
+            head = graph.whole.makers[head.inputs[0]]
         cut = [rule for rule in placed if rule.placement in ("tensor", "expert")]
         own_ranks, every = (
             max((1, *(int(value) for rule in cut if rule.apart == apart for _, value in rule.values)))

@@ -52,7 +52,19 @@ def offers(side: Side, wanted: BoundGraph, members: Sequence[Difference]) -> tup
     names = {site_of(name) for member in members for _, name in member.places}
     candidates = [flag for flag in flagged.flags if names <= flag.sets]
     offered = [offer for flag in candidates if (offer := _offer(flag, flagged, side.plan, wanted, members)) is not None]
-    return tuple(sorted(offered, key=lambda offer: len(offer.also)))
+    return tuple(sorted(offered, key=lambda offer: len(offer.also))) or _asked_otherwise(candidates, wanted, members)
+
+
+def _asked_otherwise(
+    flags: Sequence[KnownFlag], wanted: BoundGraph, members: Sequence[Difference]
+) -> tuple[Offer, ...]:
+    """What requests would ask for, where each chooses the number and its engine has been given the flag already."""
+    place, phase = members[0].places[0], members[0].phases[0]
+    request = (members[0].node.op.name, place[1])
+    if any(member.places != members[0].places for member in members) or all(request not in f.requested for f in flags):
+        return ()
+    value = wanted.resolved(place[0], wanted.at_phase(phase).written[place].value)
+    return (Offer(flag=f"requests at {place[1]} {value}", request="", also=()),)
 
 
 def _offer(
@@ -64,7 +76,7 @@ def _offer(
     if flag.requested and not is_requested:
         return None
     value = wanted.at_phase(phase).written[place].value if is_requested else None
-    with_flag = flagged.plan(flag, value)
+    with_flag = flagged.plan(flag, None if value is None else (place[1], value))
     if with_flag is None or not all(gives(with_flag, wanted, member) for member in members):
         return None
     request = f"requests at {place[1]} {value}" if is_requested else ""

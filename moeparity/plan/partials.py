@@ -20,7 +20,7 @@ Partials = Mapping[str, int]
 """By value, the number of partial sums it consists of; 1: it is whole."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class EarlierPlan:
     """Results of an earlier plan of the same graph (without users' functions), for reuse; `otherwise` are the nodes
     whose settings differ from it.
@@ -29,6 +29,21 @@ class EarlierPlan:
     otherwise: frozenset[str]
     choices_elsewhere: ChoicesTold
     partials: Partials
+    on_whole: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Implied:
+    """What settings imply along the edges of a graph.
+
+    on_whole: the nodes that read no partial sums. same_nodes: those for which all is as in the earlier plan: their
+        settings, the choices they are passed, and their inputs, which are whole.
+    """
+
+    choices_elsewhere: ChoicesTold
+    partials: Partials
+    on_whole: frozenset[str]
+    same_nodes: frozenset[str]
 
 
 class NodeValues(dict[str, Mapping[str, Value]]):
@@ -42,6 +57,27 @@ class NodeValues(dict[str, Mapping[str, Value]]):
     def __missing__(self, name: str) -> Mapping[str, Value]:
         values = self[name] = self._values(self._nodes[name])
         return values
+
+
+def implied(
+    graph: Graph,
+    values: Mapping[str, Mapping[str, Value]],
+    region_nodes: Container[str],
+    earlier_plan: EarlierPlan | None = None,
+) -> Implied:
+    """What the values set on all nodes imply; `region_nodes` are those whose own kernel is not run.
+
+    Results of `earlier_plan` are reused where nothing has changed. Raises SpecError where a node would read partial
+    sums and its op does not take them.
+    """
+    choices = choices_told(graph, values, earlier_plan)
+    counts = partials(graph, values, region_nodes, choices, earlier_plan)
+    if earlier_plan is not None and (choices, counts) == (earlier_plan.choices_elsewhere, earlier_plan.partials):
+        return Implied(choices, counts, earlier_plan.on_whole, earlier_plan.on_whole - earlier_plan.otherwise)
+    # What reads partial sums also depends on their dtype, a choice of the node that makes them: these are never taken
+    # over.
+    on_whole = (node.name for node in graph.nodes if all(counts[value] == 1 for value in node.inputs))
+    return Implied(choices, counts, frozenset(on_whole), frozenset())
 
 
 def choices_told(
@@ -75,7 +111,7 @@ def _chooses_alike(node: Node, earlier_plan: EarlierPlan, choices: ChoicesTold) 
 def _through(makers: Mapping[str, Node], value: str | None) -> Node | None:
     """The node that made a value; all-reduces in between are skipped."""
     maker = makers.get(value or "")
-    while maker is not None and maker.op.reduces:
+    while maker is not None and maker.op.role.reduces:
         maker = makers.get(maker.inputs[0])
     return maker
 
@@ -120,8 +156,12 @@ def partials(
             reads = inputs_read(node, {**choices.get(node.name, {}), **node_values})
         inputs = [counts[value] if reads_it else 1 for value, reads_it in zip(node.inputs, reads, strict=True)]
         if any(count > 1 for count in inputs):
-            _refuse(node, inputs, node.op.takes_partials if runs_kernel else ())
-        count = node.op.partials(node.op.pieces(node_values), node_values, node.params, inputs) if runs_kernel else 1
+            _refuse(node, inputs, node.op.cut.takes_partials if runs_kernel else ())
+        count = (
+            node.op.cut.partials(node.op.cut.pieces(node_values), node_values, node.params, inputs)
+            if runs_kernel
+            else 1
+        )
         if counts.get(node.values[0]) != count:
             recounted |= {*node.values}
         counts |= dict.fromkeys(node.values, count)
@@ -153,7 +193,7 @@ def sizes(node: Node, makers: Mapping[str, Node], counts: Partials) -> dict[str,
     for port, value in zip(node.ports, node.inputs, strict=True):
         numbers[f"partials of {port}"] = (counts[value],)
         maker = makers.get(value)
-        if maker is not None and maker.op.routes:
+        if maker is not None and maker.op.role.routes:
             numbers[port] = (maker.params["top_k"],)
         heads = _heads(maker, value, makers)
         if heads is not None:
@@ -164,7 +204,7 @@ def sizes(node: Node, makers: Mapping[str, Node], counts: Partials) -> dict[str,
 def _heads(maker: Node | None, value: str, makers: Mapping[str, Node]) -> int | None:
     """Into how many heads a value is cut, traced back through ops that keep heads; None where that is not known."""
     while maker is not None and not maker.params.get("heads"):
-        if not maker.op.keeps_heads:
+        if not maker.op.cut.keeps_heads:
             return None
         value = maker.inputs[maker.values.index(value)]
         maker = makers.get(value)

@@ -1,4 +1,6 @@
-"""References in a graph file: `$name` is a declared size or a config field, a list is a fallback, the rest literal."""
+"""References in a graph file: `$name` is a declared size or a config field, a list is a fallback, `{product: [..]}` and
+its like are arithmetic, `{is: [a, b]}` says whether two are equal, and the rest is literal.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,7 @@ class Scope:
         if isinstance(reference, list) and any(isinstance(r, str | dict) for r in reference):
             values = (self._resolve(r, where) for r in reference)
             return next((v for v in values if v is not _ABSENT and v is not None), _ABSENT)
-        if isinstance(reference, dict) and len(reference) == 1 and next(iter(reference)) in (*_ARITHMETIC, "portion"):
+        if isinstance(reference, dict) and len(reference) == 1 and next(iter(reference)) in _OPERATIONS:
             return self._arithmetic(*next(iter(reference.items())), where)
         if isinstance(reference, dict):
             return {key: self.resolve(value, where) for key, value in reference.items()}
@@ -126,8 +128,12 @@ class Scope:
             return _ABSENT
         shape = f"{where} with {Where(self.config.path)}: {operation} of {spelled(operands)}"
         shape += f", here {listed(map(shown, values))}"
+        if operation == "is":
+            return values[0] == values[1]
         if operation == "portion":
             return _portion(values, shape)
+        if operation == "power":
+            return _power(values, shape)
         if any(type(value) is not int for value in values):
             raise GraphError(f"{shape}; expected whole numbers.")
         if operation == "quotient" and (len(values) != 2 or values[1] == 0 or values[0] % values[1]):
@@ -143,11 +149,22 @@ def _portion(values: list[Any], shape: str) -> int:
     return int(number * share)
 
 
+def _power(values: list[Any], shape: str) -> float:
+    """A number above 0 to the power of another, in fp64 as Python has it."""
+    if len(values) != 2 or any(type(value) not in {int, float} for value in values) or values[0] <= 0:
+        raise GraphError(f"{shape}; expected two numbers, the first above 0.")
+    base, exponent = values
+    return float(base**exponent)
+
+
 _ARITHMETIC: dict[str, Callable[[list[int]], int]] = {
     "sum": sum,
     "product": math.prod,
     "quotient": lambda values: values[0] // values[1],
 }
+
+
+_OPERATIONS = (*_ARITHMETIC, "portion", "power", "is")
 
 
 def spelled(reference: Any) -> str:

@@ -233,7 +233,7 @@ class InPhase:
     def _can_meet(self, attribute: Attribute, node: Node) -> bool:
         """Whether the attribute's `needs` (several pieces, partial sums) may be met in a mixture."""
         if attribute.needs == "pieces":
-            return any(node.op.pieces(plan.choices(node)) > 1 for plan in self.plans)
+            return any(node.op.cut.pieces(plan.choices(node)) > 1 for plan in self.plans)
         if attribute.needs == "partials":
             return any(count > 1 for plan in self.plans for count in plan.partials.values())
         return True

@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from itertools import chain, combinations
 from typing import Final
 
-from moeparity.errors import Where
+from moeparity import paths
+from moeparity.errors import SpecError, Where, counted, display_path
 from moeparity.plan.bind import bind
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.cut import cut_by
 from moeparity.plan.engine_profile import Profile, overrides, placement_rules
-from moeparity.plan.faults.stated import stated
+from moeparity.plan.faults.stated import earlier, lag_rules, stated
 from moeparity.plan.flags import FlaggedPlans, Setup, known_flags
-from moeparity.plan.gpu import gpu_rules
+from moeparity.plan.gpu import gpu_rules, on_gpu
 from moeparity.plan.graph import Graph
 from moeparity.plan.messages import RowMessage
 from moeparity.plan.region import regions
@@ -24,7 +25,9 @@ from moeparity.plan.schedule.make import schedule as schedule_of
 from moeparity.plan.schedule.settings import ScheduleSettings, described, mixed, parts, settings
 from moeparity.plan.schedule.steps import FORWARD, PHASES, MicroBatches, Phase, Schedule
 from moeparity.plan.schedule.token_grid import TokenGrid
+from moeparity.plan.schedule.updates import other_versions
 from moeparity.plan.spec import variant_schema
+from moeparity.plan.spec.recipe_schema import RecipeFile
 
 REFERENCE: Final = "reference"
 CANDIDATE: Final = "candidate"
@@ -67,19 +70,25 @@ def bound_side(
     sequences: int | None = None,
     over: tuple[Rule, ...] = (),
     phases: tuple[Case, ...] = (FORWARD,),
+    versions: Sequence[variant_schema.Version] = (),
 ) -> Side:
-    """A recipe's variant bound to a graph; `dtype` is the checkpoint's, used where the variant names none.
+    """A recipe's variant bound to a graph; `dtype` is the checkpoint's, used where the variant names none. `versions`
+    are the recipe's earlier weights.
 
     Where the number of `sequences` is given, batches are at most that large. The rules `over` override what the variant
     sets. `phases` are those of all schedules that the plan may be run under, cut by the rules of all sides
     (`cases_of`).
     """
     set_rules = overrides(variant.set, where)
-    placement = (*placement_rules(variant.placement, where), *gpu_rules(variant, profile, where))
+    placement = placement_rules(variant.placement, where)
     functions, faults = regions(graph, variant.impl, where), stated(graph, variant.faults, where)
+    faults += earlier(graph, versions, faults, where)
 
     def bound(of: Profile) -> BoundGraph:
-        return bind(graph, of, variant.dtype or dtype, set_rules, functions, placement, over, phases, faults)
+        placed = (*placement, *gpu_rules(graph, variant, of, where))
+        return bind(
+            graph, on_gpu(of, variant.gpu), variant.dtype or dtype, set_rules, functions, placed, over, phases, faults
+        )
 
     schedule = settings(variant.schedule, variant.micro_batch, sequences, where, variant.placement.groups)
     return side_of(profile, bound, schedule, variant.placement)
@@ -93,18 +102,41 @@ def cases_of(
     profiles: Sequence[Profile],
     where: Where,
     over: Sequence[tuple[Rule, ...]] = (),
+    updates: int = 0,
 ) -> tuple[Case, ...]:
-    """Phases cut by the rules of all sides, so that plans bound for them can be mixed; `dtype` as in `bound_side`.
+    """Phases cut by the rules of all sides, and by the weights between so many `updates`, so that plans bound for them
+    can be mixed; `dtype` as in `bound_side`.
 
     Raises SpecError.
     """
-    rules: list[Rule] = []
+    rules = lag_rules(updates, where)
     for variant, profile, own_layer in zip(variants, profiles, over or ((),) * len(variants), strict=True):
         at = Where(where.path, variant.line)
         message = RowMessage.of(graph, variant.dtype or dtype, placement_rules(variant.placement, at))
-        every = (*chain.from_iterable(profile.layers), *overrides(variant.set, at), *own_layer)
+        layers = (*on_gpu(profile, variant.gpu).from_below, gpu_rules(graph, variant, profile, at))
+        every = (*chain.from_iterable(layers), *overrides(variant.set, at), *own_layer)
         rules += chain.from_iterable(map(message.in_rows, every))
     return cut_by(graph, phases, rules)
+
+
+def refuse_other_versions(recipe: RecipeFile, schedules: Sequence[ScheduleSettings], where: Where) -> None:
+    """Raises SpecError unless a recipe has earlier weights for each update of its schedules, and for no other."""
+    versions, at = len(recipe.earlier), Where(where.path, recipe.line_of("earlier"))
+    if versions and not any(schedule.versions for schedule in schedules):
+        raise SpecError(
+            f"{at}: `earlier` has {counted(versions, 'version')} of the weights, and no schedule places an update. Add "
+            "`updates: {at: TOKEN}` to the schedule of the side that sampled, or leave `earlier` out."
+        )
+    for version in recipe.earlier:
+        folder = where.path.parent / version if isinstance(version, str) else None
+        if folder is not None and not paths.present(folder):
+            raise SpecError(
+                f"{at}: earlier: there is no folder {display_path(folder)}. A relative path starts at this file's "
+                "folder."
+            )
+    for schedule, variant in zip(schedules, recipe.variants, strict=True):
+        if schedule.versions not in (0, versions):
+            raise other_versions(schedule.versions, versions, Where(where.path, variant.line))
 
 
 def micro_batches(side: Side) -> MicroBatches:

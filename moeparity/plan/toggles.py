@@ -27,6 +27,8 @@ from moeparity.plan.sides import Side
 from moeparity.plan.spec.base import By
 
 K = TypeVar("K", bound=Hashable)
+Named = Callable[[Difference], str]
+"""The toggle that a difference belongs to; empty for one that is bundled by its attribute."""
 
 SEMANTICS: Final = "semantics"
 """The class of choices that change which function is computed, not only how it is rounded."""
@@ -69,9 +71,12 @@ class Toggle(TwoSided):
         return len(set(self.nodes) - awake)
 
 
-def toggles(reference: Side, candidate: Side, by: By = "attribute") -> list[Toggle]:
-    """Every difference between two sides, bundled `by`; each part of the schedule is a toggle of its own."""
-    bundles = _bundles(differences(reference.plan, candidate.plan), _KEYS[by])
+def toggles(reference: Side, candidate: Side, by: By | Named = "attribute") -> list[Toggle]:
+    """Every difference between two sides, bundled `by` a key of a recipe, or by names that a function gives to some of
+    them; each part of the schedule is a toggle of its own.
+    """
+    key = _KEYS[by] if isinstance(by, str) else _by_name(by)
+    bundles = _bundles(differences(reference.plan, candidate.plan), key)
     for part in schedule_parts(reference.schedule, candidate.schedule):
         bundles.append(
             Toggle(
@@ -200,7 +205,7 @@ def family(node: Node) -> str:
     """The block that a node belongs to: norms, router, experts, combine, head, embedding, else its block in the
     graph.
     """
-    return node.op.family or (node.name.split(".")[1] if node.layer is not None else node.name)
+    return node.op.role.family or (node.name.split(".")[1] if node.layer is not None else node.name)
 
 
 def _attribute(difference: Difference) -> tuple[str, str]:
@@ -217,6 +222,10 @@ def _by_attribute(difference: Difference) -> tuple[str, ...]:
     label, values = _label(difference), (difference.reference, difference.candidate)
     is_one_choice = difference.rule is None or difference.rule.is_overlay
     return (label,) if is_one_choice else (f"{label}:{_stated_choice(difference)}", *values)
+
+
+def _by_name(name: Named) -> Callable[[Difference], tuple[str, ...]]:
+    return lambda difference: (name(difference),) if name(difference) else _by_attribute(difference)
 
 
 def _stated_choice(difference: Difference) -> str:

@@ -59,7 +59,7 @@ def token_shapes(graph: Graph) -> Mapping[str, TokenShape]:
         inputs = [shapes[value].numbers for value in node.inputs]
         widths = node.op.memory.widths(weight_shapes(node), node.params, inputs)
         for port, (value, numbers) in enumerate(zip(node.values, widths, strict=True)):
-            from_input = shapes[node.inputs[port if node.op.keeps_heads else 0]]
+            from_input = shapes[node.inputs[port if node.op.cut.keeps_heads else 0]]
             shapes[value] = TokenShape(
                 numbers=numbers,
                 heads=_cut(node, from_input),
@@ -75,29 +75,29 @@ def weight_shapes(node: Node) -> Shapes:
 
 
 def _cut(node: Node, from_input: TokenShape) -> int | None:
-    if node.op.mixes_tokens:
+    if node.op.tokens.mixes:
         return None
     if node.params.get("heads"):
         return int(node.params["heads"])
-    return None if node.op.joins_heads else from_input.heads
+    return None if node.op.cut.joins_heads else from_input.heads
 
 
 def _fields(node: Node, numbers: int, from_input: TokenShape) -> tuple[str, ...]:
     weight = node.weights.get("weight")
-    if weight is not None and node.op.gemm:
+    if weight is not None and node.op.role.gemm:
         return weight.fields[0]
     if weight is not None and "tokens" in node.inputs:
         return weight.fields[-1]
-    passed_on = numbers == from_input.numbers and not (node.op.mixes_tokens or node.op.routes)
+    passed_on = numbers == from_input.numbers and not (node.op.tokens.mixes or node.op.role.routes)
     return from_input.fields if passed_on else ()
 
 
 def _counts(node: Node, value: str, graph: Graph) -> tuple[str, str]:
-    if node.op.routes:
+    if node.op.role.routes:
         return "expert", " a token"
-    if node.op.gates:
+    if node.op.role.gates:
         return "expert", ""
-    return ("token", " in the vocabulary") if value == graph.output or node.op.reports else VALUE
+    return ("token", " in the vocabulary") if value == graph.output or node.op.role.reports else VALUE
 
 
 def _counted(count: int, counts: tuple[str, str]) -> str:

@@ -73,7 +73,7 @@ class Verdict:
     equal, replayed: how many sums have equal bits, of how many; both 0 if no sum can be read from the output (softmax).
     same_tree: whether the tree is the stated one. order: the order that the probes show. first: the first sum that
     differs, with both values and their distance. gives: other ways to add that have the callable's bits, if the stated
-    order has not.
+    order does not.
     """
 
     setup: Setup

@@ -47,6 +47,6 @@ def collective(name: str) -> Function:
 
 
 def in_job(name: str, dtype: torch.dtype, elements: int) -> tuple[Function, list[Setup]]:
-    """A collective of the current job as a function to probe, with a setup for messages of so many elements."""
+    """A collective of the current job as a function to probe, with a setup for messages of this many elements."""
     setup = Setup(n=dist.get_world_size(), dtype=dtype, m=KINDS["all_reduce"].m, width=elements)
     return collective(name), [setup]

@@ -26,10 +26,10 @@ def compact(shape: Shape, *, every: bool = False) -> list[Order]:
     """
     if shape.leaves == 1:
         return [parse("sequential")]
-    return [*sorted(dict.fromkeys(_orders(shape, _DEEPEST, every=every)), key=_length), explicit(shape)]
+    return [*sorted(dict.fromkeys(_orders(shape, _DEEPEST, every=every)), key=_sort_key), explicit(shape)]
 
 
-def _length(order: Order) -> tuple[bool, int, int]:
+def _sort_key(order: Order) -> tuple[bool, int, int]:
     """The sort key. torch's cascade is plausible as a whole sum of 8 lanes; after another level, or with few other
     lanes, it may be a coincidence.
     """
@@ -48,7 +48,7 @@ def _orders(shape: Shape, deepest: int, *, every: bool) -> list[Order]:
     sets = clusters(shape)
     orders = []
     for text in _single(shape):
-        if _is(shape, text, sets):
+        if _has_order(shape, text, sets):
             orders.append(parse(text))
             if text == "cascade" and deepest == _DEEPEST and not every:
                 return orders
@@ -62,7 +62,7 @@ def _orders(shape: Shape, deepest: int, *, every: bool) -> list[Order]:
     return orders
 
 
-def _is(shape: Shape, text: str, sets: Clusters) -> bool:
+def _has_order(shape: Shape, text: str, sets: Clusters) -> bool:
     try:
         candidate = shape_of(tree(parse(text), shape.leaves), shape.leaves, shape.absent)
     except OrderError:

@@ -77,8 +77,8 @@ class Library:
     def plan(
         self, m: int, k: int, n: int, workspace: int, *, inputs: str = "bf16", output: str = "bf16"
     ) -> dict[str, int]:
-        """For `x [m, k] @ weight [n, k].T` added up in fp32, with so many bytes of workspace at most: `FIELDS`, and the
-        `workspace` that it takes.
+        """For `x [m, k] @ weight [n, k].T` added up in fp32, with this many bytes of workspace at most: `FIELDS`, and
+        the `workspace` that it takes.
         """
         operation, preference = ctypes.c_void_p(), ctypes.c_void_p()
         self._call("cublasLtMatmulDescCreate", ctypes.byref(operation), _COMPUTE_32F, _DTYPES["fp32"])

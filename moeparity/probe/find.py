@@ -175,14 +175,14 @@ def _name(number: int) -> str:
     return chr(ord("A") + number % 26) + (str(number // 26) if number >= 26 else "")
 
 
-def tree_at(sums: Sums | Squares | Exponentials, groups: OutputGroup) -> tuple[Tree, int]:
-    """The tree of the outputs in `groups`, and how many probes it took."""
+def tree_at(sums: Sums | Squares | Exponentials, group: OutputGroup) -> tuple[Tree, int]:
+    """The tree of the outputs in `group`, and how many probes it took."""
     if isinstance(sums, (Squares, Exponentials)):
         before = sums.probes
-        return _of_rows(sums, groups), sums.probes - before
+        return _of_rows(sums, group), sums.probes - before
     masks = None
     try:
-        masks = Masks(sums, groups.positions)
+        masks = Masks(sums, group.positions)
         shape = reveal(masks.ask, masks.n, masks.capacity)
         confirm(masks, shape)
         tree = _replay(masks, shape, arithmetic(masks, shape))
@@ -191,9 +191,9 @@ def tree_at(sums: Sums | Squares | Exponentials, groups: OutputGroup) -> tuple[T
     return tree, 0 if masks is None else masks.probes
 
 
-def _of_rows(rows: Squares | Exponentials, groups: OutputGroup) -> Tree:
+def _of_rows(rows: Squares | Exponentials, group: OutputGroup) -> Tree:
     try:
-        revealed = rows_at(rows, groups.positions)
+        revealed = rows_at(rows, group.positions)
     except NoTree as reason:
         return Tree(order=None, reason=str(reason))
     return Tree(

@@ -10,7 +10,7 @@ from moeparity.probe.compact import compact
 from moeparity.probe.shape import clusters, shape_of
 
 EVERY_TREE = 8
-"""Of sums of at most so many values every tree is told: 135135 of eight values."""
+"""Every tree is listed for sums of at most this many values: 135135 trees for eight values."""
 _WIDEST = 8192
 _VECTORS = (2, 4, 8)
 _FINAL = ("sequential", "reverse", "fold_hi", "fold_lo")
@@ -18,9 +18,10 @@ _WIDTH = "{}({})"
 
 
 def likely_orders(leaves: int, *, products: bool) -> Iterator[str]:
-    """Orders of the algebra over so many values, those of the fewest levels first, then every tree where they are few.
+    """Orders of the algebra over this many values, those of the fewest levels first, then every tree if they are few.
 
-    Each also with its products unrounded (`fma`), if the values are `products`. What has the same tree may come twice.
+    Each also with its products unrounded (`fma`), if the values are `products`. Orders with the same tree may come
+    twice.
     """
     words = ("", "fma") if products else ("",)
     for first in (*_FINAL, "cascade", "sequential(kahan)", "sequential(neumaier)", *_turned(leaves), *_adders(leaves)):
@@ -58,7 +59,7 @@ def shortest(text: str, leaves: int) -> str:
 
 
 def tree_key(text: str, leaves: int | None) -> object:
-    """Equal for orders that add the same sums of so many values; for None, for the same order alone."""
+    """A key that is equal for orders with the same tree over this many values; with None, only for the same order."""
     if leaves is None:
         return text
     order = parse(text)
@@ -67,7 +68,7 @@ def tree_key(text: str, leaves: int | None) -> object:
 
 
 def chain_of(leaves: int) -> str:
-    """A written-out order, which is for so many values and for no other number."""
+    """A written-out order, which fits sums of this many values only."""
     return f"tree({'+'.join(map(str, range(leaves)))})"
 
 
@@ -82,7 +83,7 @@ def _contracted(text: str, words: Sequence[str]) -> Iterator[str]:
 
 
 def _reads(text: str) -> bool:
-    """Whether a level can be read, as the last one or with another behind it."""
+    """Whether a level can be parsed, alone or followed by another level."""
     for order in (text, f"{text} | sequential"):
         try:
             parse(order)
@@ -98,7 +99,7 @@ def _turned(leaves: int) -> Iterator[str]:
 
 
 def _adders(leaves: int) -> Iterator[str]:
-    """Of adders that add several values at once, as tensor cores do."""
+    """Orders of adders that add several values at once, as tensor cores do."""
     yield from (f"fused({terms})" for terms in (2, 4, 8, 16, 32) if terms < leaves)
 
 

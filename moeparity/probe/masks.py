@@ -17,7 +17,7 @@ _COUNTS = {torch.float64: 1 << 40, torch.float32: 1 << 22, torch.float16: 1 << 8
 """By the dtype of an output: how many units it can count without error, a mean's scaling included."""
 
 _AT_ONCE = 1 << 21
-"""About so many leaves are filled in at a time, in memory that is reused."""
+"""About this many leaves are filled in at a time, in memory that is reused."""
 
 
 class Masks:
@@ -39,7 +39,7 @@ class Masks:
         self.output = out.dtype
         self.scale = float(out) / self.unit
         if not self.scale:
-            raise NoTree("one value alone, the others 0, comes to 0")
+            raise NoTree("the sum of one value and zeros is 0")
         self.capacity = self._capacity()
 
     def _cancelling_sums(self) -> torch.Tensor:
@@ -103,7 +103,7 @@ class Masks:
         counts = out.double() / (self.scale * self.unit)
         whole = counts.round()
         if not bool((counts.isfinite() & ((counts - whole).abs() < 0.25) & (whole >= 0)).all()):
-            raise NoTree("a sum of units is no number of units: values are lost or added twice")
+            raise NoTree("a sum of units is not a whole number of units: values are lost or added twice")
         numbers: list[int] = whole.long().tolist()
         return numbers
 

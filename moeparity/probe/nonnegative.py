@@ -29,7 +29,7 @@ NEAR_ROOT_2 = 1.4140625
 
 
 _PROBES = 4
-"""So many probes are part of a row's fingerprint, besides its output's bits."""
+"""This many probes are part of a row's fingerprint, besides its output's bits."""
 
 
 class Squares(OfRows):

@@ -20,7 +20,7 @@ from moeparity.probe.find import Place, Result, Tree
 from moeparity.probe.target import Function
 
 LONGEST = 300
-"""A terminal shows at most so many characters of an order."""
+"""A terminal shows at most this many characters of an order."""
 
 _WIDTH = {"linear": "N", "combine": "H", "all_reduce": "E"}
 

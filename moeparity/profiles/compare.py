@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from moeparity.documents.checked import shipped
 from moeparity.errors import SpecError, Where, did_you_mean, listed
 from moeparity.ops.measured import Share
 from moeparity.plan.bind import bind
@@ -38,7 +40,7 @@ NEGLIGIBLE = 0.01
 
 def profiles() -> list[EngineProfile]:
     """Every shipped profile."""
-    return [_description(path, reader.read_profile(path)) for path in reader.shipped("profiles").values()]
+    return [_description(path, reader.read_profile(path)) for path in shipped("profiles").values()]
 
 
 def describe(name: str) -> EngineProfile:
@@ -51,18 +53,19 @@ def statements(name: str) -> list[Statement]:
     """What a profile itself states, without what it takes over, in the order of its file. Raises SpecError."""
     profile = load_profile(name, _place())
     fusions, rules = profile.layers[-2:]
-    return [statement for rule in (*fusions, *rules) for statement in _statements(rule)]
+    return [*(statement for rule in (*fusions, *rules) for statement in _statements(rule)), *_on_gpus(profile)]
 
 
 def architectures() -> Mapping[str, Path]:
     """Sizes of a public checkpoint of each shipped graph, with few layers: config.json by model_type."""
-    return reader.shipped("configs", "json")
+    return shipped("configs", "json")
 
 
 def compare(
     first: str, second: str, architecture: str = "qwen3_moe", placement: variant_schema.Placement | None = None
 ) -> EngineDifference:
-    """The difference of two profiles on a shipped architecture, dearest first where anything says so.
+    """What two profiles compute differently on a shipped architecture. Other settings of the model come first, then
+    what made most of the divergence where it was measured.
 
     Raises SpecError for a name that is not known, or where a profile does not run on these sizes.
     """
@@ -98,7 +101,7 @@ def _sides_of(graph: Graph, dtype: str, placement: variant_schema.Placement, nam
     ranks = placement_rules(placement, Where(Path("--tensor")))
     profiles = [load_profile(name, _place()) for name in names]
     message = RowMessage.of(graph, dtype, ranks)
-    rules = (rule for profile in profiles for layer in profile.layers for rule in layer)
+    rules = (rule for profile in profiles for layer in profile.from_below for rule in layer)
     cases = cut_by(graph, PHASES, (row_rule for rule in rules for row_rule in message.in_rows(rule)))
 
     def bound(of: Profile) -> BoundGraph:
@@ -163,6 +166,16 @@ def _comment(path: Path) -> str:
             break
         lines.append(line.removeprefix("#").strip())
     return " ".join(lines)
+
+
+def _on_gpus(profile: Profile) -> Iterator[Statement]:
+    """What it states itself of GPUs, once for all GPUs of a rule."""
+    gpus: dict[Where, list[str]] = {}
+    rules = {rule.where: rule for gpu, rule in profile.on_gpus if rule.profile == profile.name}
+    for gpu, rule in profile.on_gpus:
+        gpus.setdefault(rule.where, []).append(gpu)
+    for where, rule in rules.items():
+        yield from (replace(each, on=f"{each.on} on {', '.join(gpus[where])}") for each in _statements(rule))
 
 
 def _statements(rule: Rule) -> Iterator[Statement]:

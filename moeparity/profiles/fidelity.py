@@ -16,6 +16,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
+from moeparity.documents.checked import shipped
 from moeparity.errors import Where
 from moeparity.numerics.collectives.declaration import Evidence, Level
 from moeparity.ops.attribute import Attribute
@@ -24,7 +25,6 @@ from moeparity.ops.registry import OPS
 from moeparity.output.json import to_json as as_json
 from moeparity.plan.engine_profile import check_value, load_profile
 from moeparity.plan.rule import Rule
-from moeparity.plan.spec import reader
 
 SCHEMA = "moeparity.fidelity/1"
 """Grows when a field changes its meaning or goes; new fields may appear without it."""
@@ -34,16 +34,18 @@ Key = tuple[str, str, str]
 
 LEVELS: Final[tuple[Level, ...]] = get_args(Level)
 """The surest first."""
-PROVED: Final = LEVELS[:2]
+PROVED: Final = LEVELS[:3]
 """Levels that rest on runs."""
-How = Literal["kernel", "triton_interpreter", "python", "ptx"]
+How = Literal["kernel", "recorded", "triton_interpreter", "python", "ptx"]
 HOW: Final[Mapping[How, str]] = {
     "kernel": "the kernel or program itself, as it runs on that device",
+    "recorded": "what it computed on that GPU, recorded there; no GPU when it was compared",
     "triton_interpreter": "the engine's Triton code in Triton's interpreter",
     "python": "the engine's own Python on a CPU, where its users run it on a GPU",
     "ptx": "what a compiler made of its CUDA source (PTX), in this project's interpreter",
 }
 """In which ways code that this project did not write was run."""
+_LEVEL_OF: Final[Mapping[How, Level]] = {"recorded": "verified: vectors", "ptx": "verified: ptx"}
 FILE = "evidence.json"
 NO_ENGINE = "none"
 """Engine of a profile that speaks of no library: what it calls verified is held against this project's own."""
@@ -94,7 +96,7 @@ class Proof:
     @property
     def level(self) -> Level:
         """How sure a value is that rests on it."""
-        return "verified: ptx" if self.how == "ptx" else "verified"
+        return _LEVEL_OF.get(self.how, "verified")
 
     @property
     def source(self) -> dict[str, Any]:
@@ -227,13 +229,14 @@ def proofs_of(data: Mapping[str, Any]) -> dict[Key, tuple[Proof, ...]]:
 @cache
 def claims() -> tuple[Claim, ...]:
     """What the shipped profiles say themselves, without what they take over, profile by profile."""
-    return tuple(claim for name in reader.shipped("profiles") for claim in _claims(name))
+    return tuple(claim for name in shipped("profiles") for claim in _claims(name))
 
 
 def _claims(name: str) -> Iterator[Claim]:
     profile = load_profile(name, Where(Path("--fidelity")))
     engine = "-" if profile.engine is None else profile.engine.name
-    for rule in (rule for layer in profile.layers[-2:] for rule in layer):
+    on_gpus = (rule for _, rule in profile.on_gpus if rule.profile == name)
+    for rule in (*profile.layers[-2], *profile.layers[-1], *on_gpus):
         for key in _keys(rule):
             yield Claim(key=key, level=rule.level, source=rule.source, profile=name, engine=engine, where=rule.where)
 

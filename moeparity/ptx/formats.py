@@ -15,7 +15,7 @@ TYPES: dict[str, str] = {
     **{f"{kind}{bits}": f"{letter}{bits // 8}" for kind, letter in (("u", "u"), ("s", "i"), ("b", "u"))
        for bits in (8, 16, 32, 64)},
     "f16": "u2", "bf16": "u2", "f16x2": "u4", "bf16x2": "u4", "f32": "f4", "f64": "f8", "tf32": "u4",
-    "u16x2": "u4", "s16x2": "u4", "e4m3x2": "u2", "e5m2x2": "u2", "pred": "?",
+    "u16x2": "u4", "s16x2": "u4", "e4m3": "u1", "e5m2": "u1", "e4m3x2": "u2", "e5m2x2": "u2", "pred": "?",
 }  # fmt: skip
 """PTX type -> numpy dtype of its values. 16-bit floats, packed pairs and fp8 are kept as their bits."""
 

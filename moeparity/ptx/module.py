@@ -10,7 +10,7 @@ import numpy as np
 import moeparity.ptx.instructions  # noqa: F401 (fills the table of instructions)
 from moeparity.errors import did_you_mean, listed
 from moeparity.ptx.addresses import Globals, Layout, layout_of
-from moeparity.ptx.approximate import APPROXIMATIONS
+from moeparity.ptx.approximate import APPROXIMATIONS, TAKEN_TO_ROUND
 from moeparity.ptx.contraction import contracted, contractible
 from moeparity.ptx.formats import REGISTERS, Array, dtype_of
 from moeparity.ptx.launch_arguments import Argument, parameter_bytes
@@ -31,7 +31,7 @@ _LIMIT = 10_000_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """What a launch was: how many instructions all threads ran together, and the approximate ones that were taken to be
-    correctly rounded.
+    correctly rounded, since it is not known what a GPU computes.
 
     contractible: how many products and sums the assembler may join to one fma, whatever was done here (`contraction`).
     """
@@ -62,8 +62,9 @@ class Module:
         """The file as it was given."""
         self._source = read(text)
         self._contract = contract
-        self._approximations = {**APPROXIMATIONS, **approximations}
-        self._measured = frozenset(approximations)
+        by_table = {name: f for name, f in APPROXIMATIONS.items() if name.replace(".ftz", "") not in approximations}
+        self._approximations = {**by_table, **approximations}
+        self._assumed = TAKEN_TO_ROUND - {*approximations}
         self._globals = Globals(self._source.variables)
         self._kernels: dict[str, Kernel] = {}
         self._layouts: dict[str, Layout] = {}
@@ -179,7 +180,7 @@ class Module:
         with np.errstate(all="ignore"):
             space = _Space(buffers, sizes, parameters)
             instructions, assumed = _run(layout, program, extents, space, rng, limit, together=together)
-        assumed = tuple(name for name in assumed if name not in self._measured)
+        assumed = tuple(name for name in assumed if name in self._assumed)
         return Run(instructions=instructions, assumed=assumed, contractible=len(self.contractible(kernel)))
 
     def _kernel(self, name: str) -> Kernel:

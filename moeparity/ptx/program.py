@@ -70,7 +70,9 @@ def _bind(
         raise PtxError(f"Line {statement.line}: `{statement.opcode}` with {len(operands)} operands.")
     count = len(operation.results)
     writes = tuple(writer(x, t, statement, layout) for x, t in zip(operands[:count], operation.results, strict=True))
-    reads = tuple(reader(x, t, statement, layout) for x, t in zip(operands[count:], operation.sources, strict=True))
+    read = [*operands[: operation.updated], *operands[count:]]
+    types = (*operation.results[: operation.updated], *operation.sources)
+    reads = tuple(reader(x, t, statement, layout) for x, t in zip(read, types, strict=True))
     mask = (_everybody if operation.whole else reads[-1]) if operation.sync is Sync.WARP else None
     step = _step(operation, reads, () if operation.late else writes)
     steps: tuple[Step, ...] = (_guarded(step, guard),)

@@ -79,11 +79,11 @@ class Opcode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """An instruction with its types. `compute` takes the values read and gives the value written; several values are a
-    tuple.
+    """How one instruction is run: `compute` takes its operands and returns its result, or a tuple of results.
 
-    Values are arrays with one entry for each thread, or with one for all. With `lanes` the first argument is the
-    threads that take part (`Lanes`). `memory`: it reads or writes what other threads see.
+    Each operand is an array with one entry per thread, or with a single entry that all threads share. `lanes`: the
+    first argument of `compute` says which threads take part (`Lanes`). `memory`: the instruction reads or writes memory
+    that other threads see.
     """
 
     results: tuple[str, ...]
@@ -94,6 +94,8 @@ class Operation:
     memory: bool = False
     whole: bool = False
     """It waits for a whole warp, where others that wait for a warp have a mask for their last operand."""
+    updated: int = 0
+    """So many of the results, the first ones, are read too, ahead of the sources."""
     late: Callable[..., Any] | None = None
     """What gives the value written instead, from the threads, once a barrier has opened."""
     assumed: str | None = None

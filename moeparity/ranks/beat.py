@@ -45,10 +45,10 @@ class Sighting:
 
 
 class Clock:
-    """Counts the seconds during which a thread that looks from time to time was able to look: of a late turn, only
-    `most` count.
+    """Counts the seconds during which a thread was able to look, as it does from time to time: between two looks at
+    most `most` seconds count.
 
-    So a machine that stands still for a while, under load or asleep, is not mistaken for a rank that does.
+    So a machine that stands still for a while, under load or asleep, is not mistaken for a rank that stands still.
     """
 
     def __init__(self, most: float) -> None:

@@ -1,5 +1,5 @@
-"""Logs the collectives of a rank in the order of their calls, by process group; logs are compared, and looked at in a
-hang.
+"""Logs the collectives of a rank in the order of their calls, by process group. The logs of ranks are compared with
+each other, and show where a job hangs.
 
 Calls from Python are seen at the methods of ProcessGroup, for any backend. Calls by C++ itself (the buckets of
 DistributedDataParallel) and functional collectives (DTensor) are seen at their operators, below autograd. Functional
@@ -26,7 +26,7 @@ from torch.distributed.distributed_c10d import _world
 from moeparity.ranks.notes import Notes
 
 KEPT = 64
-"""So many of the last collectives of each group are kept, to find the first that differs."""
+"""This many of the last collectives of each group are kept, to find the first that differs."""
 
 METHODS = (
     "allreduce", "allreduce_coalesced", "broadcast", "allgather", "allgather_into_tensor_coalesced",
@@ -47,8 +47,9 @@ _OURS = (str(Path(__file__).parent), str(Path(torch.__file__).parent))
 class GroupLog:
     """The collectives of one group.
 
-    count: how many were called. history: a digest of all of them, in order. last: number, what, and where it was called
-    (line and call), for each of the last ones. running: the same of one that has not returned, and since when.
+    count: how many were called. history: a digest of all of them, in order. last: of each of the last collectives its
+    number, what it is, and where it was called (line and call). running: the same of the collective that has not
+    returned, and the time of its call.
     """
 
     ranks: tuple[int, ...]

@@ -20,8 +20,8 @@ from moeparity.ranks.whereabouts import Whereabouts
 
 
 class Comparison:
-    """Compares this rank with the others over an exchange (None: it is alone, and nothing is compared); has its
-    journal.
+    """Compares this rank's fields with those of all others. What differs is also written to the rank's journal.
+    exchange: None for a rank that is alone, so that nothing is compared.
     """
 
     def __init__(
@@ -41,9 +41,7 @@ class Comparison:
     def agree(
         self, fields: Mapping[str, str], at: str, judge: Callable[[Records], str | None], place: str | None = None
     ) -> None:
-        """Return if all ranks have the same fields at this moment. Raises RankError, which is also written to the
-        journal.
-        """
+        """Return if all ranks have the same fields at this moment; else raises RankError."""
         if self.exchange is None:
             return
         try:
@@ -55,8 +53,8 @@ class Comparison:
             raise
 
     def call(self, fields: Mapping[str, str], number: int) -> None:
-        """Return if all ranks have the same fields at this call. Raises RankError. A rank that skipped a call is
-        reported before what follows from that: draws and inputs.
+        """Return if all ranks have the same fields at this call; else raises RankError. A skipped call is reported
+        before what follows from it: other draws and inputs.
         """
         counters = self._counters
         self.agree(fields, f"call {number}", lambda records: counters.apart(number, records) or self.judge(records))

@@ -131,7 +131,9 @@ def read_contract(path: Path) -> Contract:
         raise ContractError(f"{Where(path)}: not as a contract is written: {at}: {first['msg']}. {_ANEW}.") from None
     edited = [name for name in SECTIONS if document[name].get("digest") != digest(document[name])]
     if edited or document.get("digest") != digest(document):
-        raise ContractError(f"{Where(path)}: {listed(edited or ['it'])} was edited: the digest is another. {_ANEW}.")
+        raise ContractError(
+            f"{Where(path)}: {listed(edited or ['it'])} was edited: its digest is not that of its contents. {_ANEW}."
+        )
     return contract
 
 

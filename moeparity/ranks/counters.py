@@ -9,7 +9,7 @@ from moeparity.output.words import quantity
 from moeparity.ranks.differing_fields import Records, difference, ranks_in_words
 
 ENVELOPE = "envelope."
-_OWN = "envelope.call_id"
+_CALL_ID = "envelope.call_id"
 """A field that the guard counts itself, and that is compared as the moment of a call."""
 _WHOLE = re.compile(r"-?\d+")
 
@@ -61,7 +61,7 @@ def _numbers(record: Mapping[str, str]) -> dict[str, int]:
     return {
         name: int(value)
         for name, value in record.items()
-        if name.startswith(ENVELOPE) and name != _OWN and _WHOLE.fullmatch(value)
+        if name.startswith(ENVELOPE) and name != _CALL_ID and _WHOLE.fullmatch(value)
     }
 
 

@@ -55,7 +55,7 @@ _SWITCHES: Mapping[str, Callable[[], object]] = {
     "mkldnn": lambda: torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled,  # type: ignore[no-untyped-call]
 }
 _PRECISION = "switch.fp32_precision."
-"""Comes before the names of `precisions`."""
+"""Fields that begin so have the names of `precisions`."""
 _PINS: Mapping[str, Callable[[str], object]] = {
     "cudnn.benchmark": lambda text: setattr(torch.backends.cudnn, "benchmark", text == "True"),
     "cudnn.deterministic": lambda text: setattr(torch.backends.cudnn, "deterministic", text == "True"),
@@ -138,7 +138,7 @@ def unequal(records: Records) -> str | None:
     words = difference(
         {rank: {f"environment.{name}": text for name, text in fields.items()} for rank, fields in records.items()}
     )
-    return None if words is None else f"{words}. Set it alike on all ranks, or ask for pin=True where it is a switch"
+    return None if words is None else f"{words}. Set it to one value on all ranks; for a switch, pin=True does so"
 
 
 def _nccl() -> str:

@@ -22,12 +22,12 @@ _SLICE_S = 0.5
 """A waiting rank checks in this interval whether the job has ended."""
 
 _PAUSES = (0.0001, 0.01)
-"""Seconds between two checks whether the others are there, in the beginning and at the end."""
+"""Seconds between two checks whether the others are there: at first, and at most."""
 
 _EQUAL, _OTHER = "=", "!"
 _CLOSED, _PARTED = "closed", "parted"
 REACHED = "reached"
-"""How keys begin that say where each rank was when it last came to the others."""
+"""The beginning of the keys under which ranks say where they are."""
 
 
 class Exchange:
@@ -92,7 +92,7 @@ class Exchange:
 
     def part(self, seconds: float) -> None:
         """Declare that this rank uses the store no more. Rank 0, whose process may hold the store, waits until all
-        ranks have, or for `seconds`.
+        ranks have declared it, or for `seconds`.
         """
         keys, until = [f"{_PARTED}/{rank}" for rank in range(self.ranks)], time.monotonic() + seconds
         with suppress(DistStoreError, DistNetworkError):

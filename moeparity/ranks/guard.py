@@ -21,6 +21,7 @@ from moeparity.errors import RankError
 from moeparity.evidence.census.outcome import Derived, faults, in_words, summed
 from moeparity.evidence.census.watch import DerivedWatch
 from moeparity.evidence.weights.weight_layout import WeightLayout
+from moeparity.output.words import few
 from moeparity.ranks import environment, parameter_digests, rng
 from moeparity.ranks.canonical import flat, manifest, named_tensors
 from moeparity.ranks.collective_log import CollectiveLog
@@ -34,7 +35,7 @@ from moeparity.ranks.watched_weights import WatchedWeights
 from moeparity.ranks.whereabouts import Whereabouts
 
 _LONGEST = 200
-"""Other ranks are told at most so many characters of an error's words."""
+"""At most this many characters of an error's message are told to other ranks."""
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -43,19 +44,19 @@ Result = TypeVar("Result")
 class Guard:
     """Compares the ranks of a job with each other. It is a context around a loop, with a `call` around each step.
 
-    modules: whose weights are watched. sharded, replicated: globs of names of parameters of which each rank has its own
-    part, or all. generators: from which the program draws, by name, besides torch's and Python's. extra: further parts
-    of the environment that must be alike, in words. pin: set switches as on rank 0 instead of refusing. weights: the
-    layout of the weights; then a fingerprint for `moeparity weights` is written to `folder/weights` at the start and
-    after every update. snapshots: globs of paths of tensors that hold earlier weights on purpose. Further keywords are
-    those of `Settings`.
+    modules: their weights are watched. sharded, replicated: globs of names of parameters; each rank holds its own part
+    of a sharded one, and all of a replicated one. generators: from which the program draws, by name, besides torch's
+    and Python's. extra: further parts of the environment that must be alike, in words. pin: set switches as on rank 0
+    instead of refusing. weights: the layout of the weights; then a fingerprint for `moeparity weights` is written to
+    `folder/weights` at the start and after every update. snapshots: globs of paths of tensors that hold earlier weights
+    on purpose. Further keywords are those of `Settings`.
 
     A difference raises RankError on all ranks, with the same words. Without torch.distributed, or with one rank, only
     weights are watched.
     """
 
     entered: ClassVar[int] = 0
-    """How many were entered in this process; all ranks enter them in the same order."""
+    """How many guards were entered in this process; all ranks enter them in the same order."""
 
     def __init__(
         self,
@@ -324,5 +325,4 @@ class Guard:
         changes = self._weights.changes()
         self._comparison.agree(changes, at, difference)
         if changes:
-            first, more = next(iter(changes)), len(changes) - 1
-            self._comparison.differ(f"{at}: {first} changed on all ranks outside an update, and {more} more.")
+            self._comparison.differ(f"{at}: {few(list(changes), 1)} changed on all ranks outside an update.")

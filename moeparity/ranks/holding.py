@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 _MOST = 5
-"""A refusal names at most so many broken choices."""
+"""A refusal names at most this many broken choices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breach:
-    """A choice that differs from the contract. section: of the contract. by: how it is known what the process runs,
-    unless that is obvious.
+    """A choice that differs from the contract. section: its section of the contract. by: what shows the value that the
+    process runs; "" if that is obvious.
     """
 
     section: str
@@ -29,8 +29,9 @@ class Breach:
 
 @dataclass(slots=True, kw_only=True)
 class Holding:
-    """How a process compares with a contract. kept: by section, how many choices were looked at and are as claimed, and
-    by what they were seen. unchecked: sentences on what the process does not show, which never counts as kept.
+    """How a process compares with a contract. kept: by section, sentences that say how many choices were looked at and
+    are as claimed, and what showed them. unchecked: sentences on what the process does not show, which never counts as
+    kept.
     """
 
     breaches: list[Breach] = field(default_factory=list)

@@ -23,7 +23,9 @@ def environment_of(folder: Path) -> Mapping[str, str]:
         raise RankError(f"{Where(folder)}: {ranks_in_words(without)} wrote no environment report. Did it end at start?")
     words = list(differing({story.rank: story.environment for story in job_stories}))
     if words:
-        raise RankError(f"{Where(folder)}: the ranks' environments differ, so that they are not one: {words[0]}.")
+        raise RankError(
+            f"{Where(folder)}: the ranks' environments differ, so that no profile describes them all: {words[0]}."
+        )
     return job_stories[0].environment
 
 
@@ -36,11 +38,11 @@ def profile_text(folder: Path, name: str) -> str:
     if not choices:
         raise RankError(
             f"{Where(folder)}: its environment report shows no choice that a profile states. Give the guard the model,"
-            " so that it is asked for its attention."
+            " so that the report shows its attention."
         )
     lines = [
         f"# What the environment report of {display_path(folder)} shows, and nothing else: all other choices are open.",
-        "# Write `extends: PROFILE` for these, and it is that profile as this job ran it.",
+        "# Write `extends: PROFILE` for these, and you get that profile as this job ran it.",
         *(f"# Shown, and no choice of a profile: {line}" for line in _aside(fields)),
         f"kind: profile\nname: {json.dumps(name)}\nrules:",
         *_rules(folder, fields, choices),

@@ -69,10 +69,10 @@ class Weights:
 class RankStory:
     """The contents of a rank's journal.
 
-    calls: number -> the fields by which the call was compared. last: the last call that it finished. difference: for
-    which it ended the job, or of which it was told. fatal_error: where it left by an error of its own, and by which.
-    ended: whether it closed its guards itself. environment: its report, {} if it wrote none. at_start, latest: its
-    weights when they were first looked at, and after the last of `updates` updates.
+    calls: number -> the fields by which the call was compared. last: the last call that it finished. difference: the
+    difference for which it ended the job, or of which it was told, in words. fatal_error: where it left by an error of
+    its own, and that error. ended: whether it closed its guards itself. environment: its report, {} if it wrote none.
+    at_start, latest: its weights when they were first looked at, and after the last of `updates` updates.
     """
 
     rank: int

@@ -16,7 +16,7 @@ from zlib import crc32
 from moeparity.ranks.beat import LOST, process_state
 
 SLOTS, SLOT = 8, 1024
-"""So many of the last collectives are kept, each in at most so many bytes."""
+"""How many of the last collectives are kept, and the most bytes that each may take."""
 
 
 _VERDICT = "verdict"

@@ -1,4 +1,6 @@
-"""Compares a live process with a contract: the process is refused if it breaks it, and told what it can't show."""
+"""Compares a live process with a contract. A process that breaks the contract is refused; what it can't show is
+reported.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Compares the weights of all ranks of a job with a contract's, by sums of parts, which add up to that of the whole."""
+"""Compares the weights that all ranks of a job hold with a contract, by sums of parts, which add up to the sum of the
+whole.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,7 @@ def hold_weights(claim: WeightsClaim, layout: WeightLayout, modules: Sequence[nn
     if same:
         holding.keep("weights", f"{counted(same, 'tensor')}, by the sums of {counted(len(ranks), 'rank')}")
     if torn:
-        holding.unchecked.append(f"weights: {few(torn, 3)}, which the ranks that were asked do not hold whole")
+        holding.unchecked.append(f"weights: {few(torn, 3)}, which the ranks of this job do not hold whole")
     _unclaimed(claim, by_tensor, holding)
     return holding
 
@@ -119,7 +121,7 @@ def _unclaimed(claim: WeightsClaim, by_tensor: dict[str, list[Sum]], holding: Ho
             )
     if buffers:
         holding.unchecked.append(
-            f"weights: {counted(len(buffers), 'buffer')} that the checkpoint has not: {few(buffers, 3)}"
+            f"weights: {counted(len(buffers), 'buffer')} that the checkpoint does not have: {few(buffers, 3)}"
         )
 
 

@@ -32,9 +32,9 @@ class RankLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undeclared:
-    """Weights that were not compared between ranks, since nobody declared them sharded or replicated. tensors: how
-    many. apart: those whose bits differ between ranks, as those of shards and of faults do. moment: when they differed;
-    if none does, when they were looked at.
+    """Weights that were not compared between ranks, since nobody declared them sharded or replicated. tensors: their
+    number. apart: the names of those whose bits differ between ranks, as those of shards do, and those that a fault
+    changed. moment: when they differed; if none does, when they were looked at.
     """
 
     tensors: int
@@ -95,7 +95,7 @@ def _first_departure(job_stories: list[RankStory]) -> str:
 
 
 def _compared(job_stories: list[RankStory]) -> str:
-    """The first call at which the journals differ, for a job in which no rank was left to say so."""
+    """The first call at which the journals differ, if no rank survived to say so; "" if none does."""
     for call in sorted({call for story in job_stories for call in story.calls}):
         records = {story.rank: story.calls[call] for story in job_stories if call in story.calls}
         words = difference(records)

@@ -10,7 +10,7 @@ import torch
 from moeparity.ranks.differing_fields import ranks_in_words
 
 DRAWS = 4096
-"""A generator is advanced by at most so many draws to find another's state."""
+"""A generator is advanced by at most this many draws in search of another generator's state."""
 
 _CPU, _ENGINE = 5056, 5016
 """Bytes of a CPU generator's state, and of the Mersenne Twister at its beginning. After that comes a normal number that
@@ -51,11 +51,11 @@ def _distance(usual: bytes, state: bytes, ranks: Mapping[bytes, list[int]]) -> s
     normal = ", for normal numbers" if _waiting(usual) != _waiting(state) else ""
     for count, first, second in ((ahead, who, others), (behind, others, who)):
         if count == 0:
-            return f"{who} and {others} are one normal number apart, which is made with the one before it"
+            return f"{who} and {others} are one normal number apart: a generator makes these in pairs"
         if count is not None:
             return f"{first} drew {count} number{'s' if count > 1 else ''} more than {second}{normal}"
     return (
-        f"{who} and {others} are in states that no {DRAWS:,} draws lead between: another seed, or many more draws "
+        f"{who} and {others} are more than {DRAWS:,} draws apart: another seed, or many more draws "
         '(seed all ranks alike, or guard with rng="broadcast" where noise is broadcast)'
     )
 

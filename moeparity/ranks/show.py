@@ -15,7 +15,7 @@ _ENDS = {
     "ended": "by itself",
     "left": "by an error of its own",
     "told": "by the difference",
-    "lost": "without a word: it was killed, or runs on",
+    "lost": "without a word: it was killed, or still runs",
 }
 
 
@@ -42,8 +42,8 @@ def _of_undeclared(weights: Undeclared) -> str:
     if not weights.apart:
         return f"{sentence} {weights.moment.capitalize()} all ranks that have {them} hold the same bits."
     return (
-        f"{sentence} {weights.moment.capitalize()} ranks have other bits of {len(weights.apart)}, as of shards, or of"
-        f" replicas loaded wrongly: {few(weights.apart, 4)}."
+        f"{sentence} {weights.moment.capitalize()} ranks hold different bits of {len(weights.apart)}, as they do of"
+        f" shards, or of replicas loaded wrongly: {few(weights.apart, 4)}."
     )
 
 
@@ -56,5 +56,5 @@ def _verdict(report: JobReport) -> str:
     lost = [line.rank for line in report.ranks if line.end == "lost"]
     if lost:
         by = "by itself" if len(lost) == 1 else "by themselves"
-        return f"{ranks_in_words(lost)} did not end {by}, and no difference was told; {code}"
+        return f"{ranks_in_words(lost)} did not end {by}, and no rank told of a difference; {code}"
     return f"{quantity(len(report.ranks), 'rank')} in step to the end; {code}"

@@ -31,7 +31,10 @@ class ShownChoice:
 
 def shown(fields: Mapping[str, str]) -> Iterator[ShownChoice]:
     """The choices that a report's fields show. If two models of a process have different values, none is shown."""
-    attending, by_slot = ([op for op in OPS.values() if op.mixes_tokens], [op for op in OPS.values() if op.slot_order])
+    attending, by_slot = (
+        [op for op in OPS.values() if op.tokens.mixes],
+        [op for op in OPS.values() if op.role.slot_order],
+    )
     for kind, words, ops in (("attention", _ATTENTION, attending), ("experts", _EXPERTS, by_slot)):
         values = {fields[name] for name in fields if name.startswith(_MODEL) and name.endswith(f".{kind}")}
         value = words.get(*values) if len(values) == 1 else None

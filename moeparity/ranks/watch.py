@@ -31,14 +31,14 @@ EXIT_CODE = 1
 _BEAT, _VERDICT = "beat", "verdict"
 _PAUSE_S = 0.02
 _GRACE_S = 1.0
-"""Ranks have so many seconds to read the verdict and write their journals; then stopped ranks are killed and notes
+"""Ranks have this many seconds to read the verdict and write their journals; then stopped ranks are killed and notes
 removed.
 """
 
 
 class Watch:
-    """Gives a sign of life every `heartbeat_s`. A rank that gave none for `watchdog_s`, or for which others waited so
-    long, ends the job: one rank says why on standard error, and all leave with EXIT_CODE, even from inside a
+    """Gives a sign of life every `heartbeat_s`. The job is ended if a rank gave none for `watchdog_s`, or if others
+    waited for it that long: one rank says why on standard error, and all leave with EXIT_CODE, even from inside a
     collective.
 
     position: tells where this rank is: the last call that it finished, its place, whether it waits. The first rank that
@@ -257,13 +257,13 @@ class Watch:
         if self._closed.is_set() or (self._verdict_of_others() is None and silent < self._watchdog_s and how != "gone"):
             return
         if member is None:
-            reason = f"the job's store does not answer for {silent:.0f} s, and rank 0 was not in its guard: {error}"
+            reason = f"the job's store has not answered for {silent:.0f} s, and rank 0 was not in its guard: {error}"
         elif member.beat.closed:
-            reason = f"rank 0 is not there any more, nor the job's store: it {member.beat.place}. {self._others(0)}"
+            reason = f"rank 0 is not there any more, nor is the job's store: it {member.beat.place}. {self._others(0)}"
         elif how in LOST:
             reason = self._parted() or f"rank 0 {LOST[how]}. {self._where(0)}"
         else:
-            reason = f"the job's store does not answer for {silent:.0f} s: {error}"
+            reason = f"the job's store has not answered for {silent:.0f} s: {error}"
         self._leave(self._elected(reason))
 
     def _verdict_of_others(self) -> str | None:

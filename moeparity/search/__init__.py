@@ -1,4 +1,5 @@
-"""Searches among mixtures: what each toggle costs, what is enough to restore, where in the layers a cost is made.
+"""Searches over mixtures: what each toggle costs, which toggles are enough to restore, in which layers a cost arises.
 
-They see toggles as names and mixtures through a memo; there are no tensors here.
+A mixture has some toggles at the candidate's value and all others at the reference's. A search knows toggles by their
+names, and gets the outcome of each mixture from a memo; there are no tensors here.
 """

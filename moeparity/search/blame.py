@@ -1,5 +1,5 @@
-"""Decides who makes a divergence, how much, how sure that is, and what to restore: from shares, or from the two trials
-of each choice. Everything that speaks of blame prints this decision.
+"""Decides which choices make a divergence, how much each makes, how sure that is, and what to restore. The decision
+rests on shares, or on the two trials of each choice. Every sentence about blame prints this decision.
 """
 
 from __future__ import annotations
@@ -27,18 +27,21 @@ Kind = Literal[
     "record",
     "trace",
 ]
-"""What can be said, in this order: nobody acts; what acts reaches no scored token; it makes NaN or infinities; two hide
-each other; one alone makes all; shares name some; several can replace each other; restoring any of several helps;
-restoring one lowers it; some have shares, but restoring none surely lowers it; not decided; the record decides, not the
-choices; the candidate is a trace, which has no choices.
+"""What a blame says, in this order: no choice acts; the choices that act reach no scored token; choices make
+NaN or infinities; two choices hide each other; one choice alone makes everything; shares name the culprits; several
+choices can replace each other; restoring any one of several is enough; restoring one choice lowers the divergence most;
+some choices have shares, but restoring none surely lowers the divergence; nothing is decided; the record decides, not
+the choices; the candidate is a trace, which has no choices.
 """
-HARDLY = 0.005
-"""A divergence of which at most this fraction is left counts as gone."""
+GONE_BELOW = 0.005
+"""If less than this fraction of a divergence is left, it counts as gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A name with the fraction of the whole that it makes, and the 95 % interval of that; NaN if unknown."""
+    """A choice's name, the fraction of the divergence that it makes, and the 95 % interval of this fraction; NaN if
+    unknown.
+    """
 
     name: str
     part: float
@@ -50,8 +53,9 @@ class Part:
 class Fix:
     """Choices to restore together.
 
-    tried: this mixture was run; if False, it is everything that acts. exact: the reference's bits come back. leaves:
-    the fraction of the whole that is left then; None if unknown. ends: no NaN or infinity is left.
+    tried: the candidate with these restored was run; if False, these are all choices that act, and nothing was run.
+    exact: the reference's bits come back. leaves: the fraction of the divergence that is left; None if unknown. ends:
+    no NaN or infinity is left.
     """
 
     toggles: tuple[str, ...]
@@ -63,12 +67,13 @@ class Fix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blame:
-    """Who makes the divergence.
+    """Which choices make the divergence.
 
-    named: those to blame, the largest first. parts: what they make, as far as it was measured. fix: what to restore;
-    None if nothing has to be. confidence: `bits` (it can't be otherwise), `sure` (by intervals over sequences), `open`.
-    alternatives: choices that can replace those named. ruled_out: choices that change no bit, or whose effect does not
-    show in the candidate. would_decide: what would settle an open question; "" if none is open.
+    named: the choices to blame, the largest first. parts: the fractions that they make, as far as these were measured.
+    fix: what to restore; None if nothing has to be. confidence: `bits` (equal or unequal bits prove it), `sure` (by
+    intervals over sequences), `open` (neither). alternatives: choices that can replace those named. ruled_out: choices
+    that change no bit, or whose effect does not show in the candidate. would_decide: what would settle an open
+    question; "" if none is open.
     """
 
     kind: Kind
@@ -85,10 +90,10 @@ class Blame:
 class Suspect:
     """A choice that may be to blame.
 
-    role: that of its share if there are shares, else by `by_trials`. alone, restored: the fraction of the whole that it
-    makes alone, and that is left with it restored; None if that can't run. lowers: restoring it surely lowers the
-    divergence. restores_all: restoring it brings all bits back. share: of the whole, if shares were taken. needed: how
-    many sequences would decide its share.
+    role: by its share if shares were taken, else by `by_trials`. alone, restored: the fraction of the divergence that
+    the choice makes alone, and the fraction that is left when it is restored; None if that mixture can't run. lowers:
+    restoring it surely lowers the divergence. restores_all: restoring it brings all bits back. share: its fraction of
+    the divergence, if shares were taken. needed: how many sequences would decide its share.
     """
 
     name: str
@@ -112,9 +117,10 @@ def by_trials(
 ) -> Role:
     """The role of a choice, as far as its two trials show it.
 
-    acts: it changes bits. masked: it does in the reference, but restoring it changes no bit of the candidate. legal: it
-    is a legal choice. large: both trials surely are large. parts: fractions of the whole that it makes alone and that
-    are left with it restored; None if that can't run. change: 95 % interval of the KL's change when it is restored.
+    acts: it changes bits. masked: it changes bits in the reference, but restoring it changes no bit of the candidate.
+    legal: it is a legal choice. large: both trials surely are large. parts: the fraction of the divergence that it
+    makes alone, and the fraction that is left when it is restored; None if that mixture can't run. change: 95 %
+    interval of the KL's change when it is restored.
     """
     if not acts:
         return Role.NO_EFFECT
@@ -130,7 +136,7 @@ def by_trials(
 
 
 def seems_large(parts: tuple[float | None, float | None]) -> bool:
-    """Whether it makes most alone and most is left with it restored, by the measured values without their intervals."""
+    """Whether a choice makes most of a divergence alone, and most is left when it is restored, by the mere values."""
     # min() may drop a NaN.
     return all(part is not None and part >= SATURATION for part in parts)
 
@@ -145,7 +151,7 @@ def blame(
     enders: Sequence[str] = (),
     searched_fix: Fix | None = None,
 ) -> Blame:
-    """Who makes a divergence of `total` nats per token, and what to restore.
+    """Decides which choices make a divergence of `total` nats per token, and what to restore.
 
     shared: the suspects have shares. offsets: pairs that hide each other. makers, enders: choices that alone make NaN
     or infinities, and choices whose restoring ends them. searched_fix: the smallest fix that a search found.
@@ -197,7 +203,7 @@ def _by_shares(acting: Sequence[Suspect]) -> Blame:
             certain = "open" if role is Role.CONTRIBUTES else "sure"
             return Blame(kind=kind, named=names, parts=parts, confidence=certain)  # type: ignore[arg-type]
     needed = max((s.needed or 0 for s in acting), default=0)
-    return Blame(kind="undecided", would_decide=f"about {needed} such are needed" if needed else "")
+    return Blame(kind="undecided", would_decide=f"about {needed} such sequences are needed" if needed else "")
 
 
 def _by_trials(acting: Sequence[Suspect]) -> Blame:
@@ -205,7 +211,7 @@ def _by_trials(acting: Sequence[Suspect]) -> Blame:
     if len(alike) > 1:
         parts = tuple(Part(name=s.name, part=_alone(s)) for s in alike)
         return Blame(kind="interchangeable", named=_names(alike), parts=parts, confidence="sure")
-    enough = [s for s in acting if s.lowers and _rest(s) < HARDLY]
+    enough = [s for s in acting if s.lowers and _rest(s) < GONE_BELOW]
     if len(enough) > 1:
         parts = tuple(Part(name=s.name, part=1 - _rest(s)) for s in _by_effect(enough))
         return Blame(kind="any", named=_names(enough), parts=parts, confidence="sure")
@@ -216,8 +222,10 @@ def _by_trials(acting: Sequence[Suspect]) -> Blame:
     if most.lowers:
         parts = (Part(name=most.name, part=1 - _rest(most)),)
         return Blame(kind="most", named=(most.name,), parts=parts, confidence="sure")
-    parts = (Part(name=most.name, part=_alone(most)),)
-    return Blame(kind="undecided", alternatives=(most.name,), parts=parts, would_decide="more sequences")
+    # Told as the one that makes most alone, so it has to be that one.
+    largest = next((s for s in _by_effect(acting) if _is_number(s.alone)), most)
+    parts = (Part(name=largest.name, part=_alone(largest)),)
+    return Blame(kind="undecided", alternatives=(largest.name,), parts=parts, would_decide="more sequences")
 
 
 def _fix(acting: Sequence[Suspect], enders: Sequence[str], searched_fix: Fix | None) -> Fix | None:

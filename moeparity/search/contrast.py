@@ -58,13 +58,14 @@ class Contrast:
         return bounds(self._sums_of(outcomes), outcomes[0][1].tokens)
 
     def part(self, of: Contrast, memo: Memo, bounds: Bounds) -> Interval:
-        """The 95 % interval of this contrast as a fraction of another one, `of`, which is negative in no sequence.
+        """The 95 % interval of this contrast as a fraction of another contrast, `of`, which is negative in no sequence.
 
-        Both vary over sequences, so this is wider than the interval of this contrast over the estimate of `of`: a
-        steady share of a divergence that few sequences carry is well known in nats and badly known as a fraction.
+        Both vary over sequences, so this interval is wider than that of this contrast divided by the estimate of `of`:
+        a steady share of a divergence that few sequences carry is well known in nats and badly known as a fraction.
         Sequences are resampled with both sums, as for any ratio. Then each bound is moved by the effect of one more
-        sequence, as large in `of` as the largest one, whose fraction is the smallest (or the largest) that any sequence
-        has, within 0 to 1. Infinite if a mixture is not `usable`, and if fewer than `CARRYING` sequences carry `of`.
+        sequence. Its `of` is the largest of all sequences; its fraction is the smallest of all for the lower bound, the
+        largest for the upper bound, clipped to 0 to 1. The interval is infinite if a mixture is not `usable`, and if
+        fewer than `CARRYING` sequences carry `of`.
         """
         share, totals = self.sums(memo), of.sums(memo)
         if share is None or totals is None or not math.fsum(totals) > 0:

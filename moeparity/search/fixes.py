@@ -1,6 +1,6 @@
 """Fix sets: minimal sets of toggles whose restoring brings the candidate under the gate.
 
-`keep` answers the dual question: which toggles may stay at the candidate's value.
+`may_stay` answers the opposite question: which toggles may stay at the candidate's value.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from moeparity.search.memo import Effort, Memo, Names, Outcome, Players
 from moeparity.search.restoring import Restoring, ddmin, further, under
 
 BUDGET = 1024
-"""A search may ask for so many mixtures: all subsets of ten toggles."""
+"""A search may ask for this many mixtures: all subsets of ten toggles."""
 
 LIMIT = 16
-"""The search ends after the size at which so many fix sets are known."""
+"""The search ends after the size at which this many fix sets are known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixSet:
     """Toggles that, restored together, bring the candidate under the gate. The mixture was evaluated, not inferred.
 
-    outcome: of the candidate with them restored.
-    minimal: no proper subset is a fix, and each was evaluated. False: known is only that no single toggle can be left
-        out, and that no smaller set within it that was evaluated is a fix.
+    outcome: that of the candidate with these toggles restored.
+    minimal: every proper subset was evaluated, and none is a fix. If False, less is known: no single toggle can be left
+        out, and no subset that was evaluated is a fix.
     spoiled_by: the fewest further toggles that, restored with these, bring the candidate over the gate again, among the
         evaluated mixtures (every single further toggle, as far as the budget went). Empty if none does.
     """
@@ -46,8 +46,8 @@ class Fixes:
     """Fix sets, the smallest first; within one size in the order of the players.
 
     sets: only the empty set, if the candidate is under the gate as it is. players: all toggles.
-    complete: `sets` has all minimal fix sets. exhaustive: `sets` has all minimal fix sets of up to so many toggles.
-    refused: how many of the sets that were asked about an op refuses to run; they count as no fix.
+    complete: `sets` has all minimal fix sets. exhaustive: `sets` has all minimal fix sets of up to this many toggles.
+    refused: the number of sets that an op refused to run; they count as no fix.
     """
 
     gate: float
@@ -68,7 +68,7 @@ class Fixes:
 class MayStay:
     """Toggles that may stay at the candidate's value, and the fix set that restores all others.
 
-    cost: of restoring; the number of restored toggles if no costs are given.
+    cost: that of restoring all others; their number if no costs are given.
     certain: nothing that costs less is a fix; False: no cheaper fix was found.
     """
 
@@ -87,13 +87,13 @@ def fix_sets(memo: Memo, gate: float, *, limit: int = LIMIT, budget: int = BUDGE
 
     A set is a fix if the candidate with it restored is `under` the gate. It is minimal if no proper subset is a fix,
     the empty set included. The metric need not be monotone, so nothing is inferred about sets that were not evaluated.
-    Sets are evaluated by size, one batch for each size; left out are only sets that contain a smaller fix, which are
-    not minimal. If `budget` does not cover all subsets (with more than ten toggles, or a lower budget), sizes are gone
-    through as long as they take at most half of it. Then ddmin looks for more: among all toggles, then without one
-    toggle of each known set, as in Reiter's hitting-set tree (1987). All smaller subsets of what it finds are evaluated
-    if the budget allows; else `minimal` is False. A last batch tries each set with one further toggle restored.
-    `budget` counts mixtures that were not known before; a run of ddmin that has begun is finished. `limit` ends the
-    search after the size at which so many sets are known.
+    Sets are evaluated by size, one batch for each size; a set is left out only if it contains a smaller fix, since it
+    is not minimal then. If `budget` does not cover all subsets (with more than ten toggles, or a lower budget), sizes
+    are evaluated in order as long as they take at most half of it. Then ddmin looks for more: among all toggles, then
+    without one toggle of each known set, as in Reiter's hitting-set tree (1987). All smaller subsets of what it finds
+    are evaluated if the budget allows; else `minimal` is False. A last batch tries each set with one further toggle
+    restored. `budget` counts mixtures that were not known before; a run of ddmin that has begun is finished. `limit`
+    ends the search after the size at which this many sets are known.
     Restoring all toggles gives the reference with its bits; if that is refused, or over the gate nevertheless, `sets`
     may be empty. Raises ValueError for a limit or a budget below 1.
     """
@@ -174,15 +174,15 @@ def _fix_set(search: Restoring, toggles: Players, minimal: bool) -> FixSet:
     return FixSet(toggles=toggles, outcome=outcome, minimal=minimal, spoiled_by=fewest)
 
 
-def keep(fixes: Fixes, costs: Mapping[str, float] | None = None) -> MayStay | None:
+def may_stay(fixes: Fixes, costs: Mapping[str, float] | None = None) -> MayStay | None:
     """The largest set of toggles that may stay; with `costs`, the one whose others are cheapest to restore. None
     without a fix.
 
     Every fix contains a minimal one, which costs no more; so the cheapest minimal fix is a cheapest fix, and the
     smallest leaves most toggles on. Among equally cheap ones the first of `fixes.sets` is taken, which restores the
     fewest. If not all minimal sets are known, the unknown ones have more toggles than `fixes.exhaustive`, so they cost
-    at least as much as so many of the cheapest toggles and one more. Costs are in any one unit, such as microseconds
-    per step. Evaluates nothing. Raises ValueError for costs that are negative or not finite, and if a toggle has none.
+    at least as much as the `fixes.exhaustive` + 1 cheapest toggles. Costs are in any one unit, such as microseconds per
+    step. Evaluates nothing. Raises ValueError for costs that are negative or not finite, and if a toggle has none.
     """
     prices = _prices(fixes.players, costs)
     # Fractions, so that equal costs are equal in whichever order they are added.

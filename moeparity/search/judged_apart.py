@@ -1,4 +1,4 @@
-"""What toggles that are not legal choices cost. They are judged apart from those that are."""
+"""What is left of a divergence once all toggles that are not legal choices are restored."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from moeparity.search.memo import Memo, Mixture, Players
 from moeparity.search.tree import Cell, Group, drawn_order, every_order, leaves, prefixes
 
 EXACT = 128
-"""All orders are taken if together they pass through at most so many mixtures: those of seven ungrouped players."""
+"""All orders are taken if together they pass through at most this many mixtures: those of seven ungrouped players."""
 PAIRS = 8
 """How many pairs of orders are drawn if not all are taken."""
 
@@ -31,8 +31,8 @@ class Ledger:
 
     An order keeps every group of `tree` together. So a group's cost along it takes two mixtures, whatever is inside;
     members take further mixtures only once the group is opened. Costs along one order add up to the whole divergence
-    without a remainder, since each mixture ends one step and begins the next. Orders are all there are, or `pairs`
-    drawn ones, each with its reverse (antithetic).
+    without a remainder, since each mixture ends one step and begins the next. All orders are taken, or `pairs` drawn
+    ones, each with its reverse (antithetic).
     """
 
     def __init__(self, memo: Memo, tree: Cell, pairs: int, seed: int) -> None:

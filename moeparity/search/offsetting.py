@@ -11,11 +11,10 @@ from moeparity.search.memo import Memo, Mixture
 from moeparity.search.tree import Cell, leaves, name
 
 OFFSET = 4
-"""Two cells offset each other if so many times their cost together is surely less than what either costs."""
-
+"""Two cells offset each other if this many times their cost together is surely less than the cost of either alone."""
 
 MOST = 8
-"""At most so many cells are paired."""
+"""At most this many cells are paired."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from moeparity.search.memo import Memo, Mixture, Outcome, Players
 
 PARTS = 4096
-"""To see whether a set is minimal, its subsets of one size are listed if they are at most so many."""
+"""To see whether a set is minimal, its subsets of one size are listed if they are at most this many."""
 
 VISITS = 4096
 """How many nodes of the hitting-set tree are visited at most; most are answered by a known set."""
@@ -26,7 +26,7 @@ class Restoring:
     """Sets of toggles, of which some are fixes: restored in the candidate they bring it under the gate.
 
     budget: bounds the number of mixtures asked for from here on; callers check `affords` first. mixtures: all that were
-    asked about, known before or not.
+    asked for, known before or not.
     """
 
     def __init__(self, memo: Memo, gate: float, budget: int) -> None:

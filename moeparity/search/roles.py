@@ -14,7 +14,7 @@ SATURATION = 0.5
 """Making at least this fraction of the whole alone, or leaving it when restored, counts as large."""
 
 LEAST_SATURATION = 0.25
-"""It surely has to be at least this fraction, by the interval over sequences."""
+"""By the interval over sequences, it surely has to be at least this fraction."""
 
 OFFSETTING = 0.25
 """A cell whose restoring surely raises the divergence by more than this fraction of the whole can't replace another."""
@@ -39,8 +39,9 @@ class Role(StrEnum):
     REFUSED = "refused"
     """An op refuses it alone or restored, or the KL of one of these is not finite."""
     NO_EFFECT = "had no effect"
-    """Evaluated mixtures that differ by it alone are equal in every sequence's sum and in being exact, and restoring it
-    is not seen to change a bit of the candidate, which may show at tokens that are not scored.
+    """Evaluated mixtures that differ by it alone have equal sums in every sequence and are both exact or both not, and
+    restoring it is not seen to change a bit of the candidate. Such a change may also show at tokens that are not
+    scored.
     """
     MASKED = "masked"
     """Alone it acts (not every node has the reference's bits); restored, each sequence's sum is that of the whole."""
@@ -144,7 +145,7 @@ def _beyond(mixture: Mixture, memo: Memo, bounds: Bounds) -> Interval:
 
 
 def _idle(memo: Memo, cell: Mixture) -> bool:
-    """Whether no known pair of mixtures that differ by the cell alone differ in their outcome."""
+    """Whether all known pairs of mixtures that differ by this cell alone have equal outcomes."""
     pairs = (
         (outcome, memo.outcomes[mixture | cell])
         for mixture, outcome in memo.outcomes.items()

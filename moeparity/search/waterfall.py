@@ -45,7 +45,7 @@ def localise(
     closed_groups: set[Cell] = set()
     groups = [tree] if isinstance(tree, Group) and total is not None else []
     while groups:
-        memo.ask(mixture for group in groups for mixture in _price(ledger, group))
+        memo.ask(mixture for group in groups for mixture in _mixtures_to_open(ledger, group))
         closed_groups |= {group for group in groups if not ledger.open(group)}
         remainder = None if budget is None else budget - memo.since(start).mixtures
         least = abs(total or Fraction()) * Fraction(worth)
@@ -53,7 +53,8 @@ def localise(
     return waterfall_of(ledger, total, bounds, apart, start)
 
 
-def _price(ledger: Ledger, group: Group) -> list[frozenset[str]]:
+def _mixtures_to_open(ledger: Ledger, group: Group) -> list[frozenset[str]]:
+    """The mixtures that give the members of a group their shares."""
     return [*ledger.needs(group), *marginal_mixtures(ledger.memo, group.members)]
 
 
@@ -69,7 +70,7 @@ def _worthy(ledger: Ledger, least: Fraction, closed_groups: set[Cell]) -> list[G
 def _affordable(ledger: Ledger, groups: Sequence[Group], budget: int | None) -> list[Group]:
     """The first groups whose mixtures together number at most `budget`."""
     for count in range(len(groups), 0, -1):
-        needs = (mixture for group in groups[:count] for mixture in _price(ledger, group))
+        needs = (mixture for group in groups[:count] for mixture in _mixtures_to_open(ledger, group))
         if budget is None or len(ledger.memo.additions(needs)) <= budget:
             return list(groups[:count])
     return []

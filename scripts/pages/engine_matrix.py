@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 import torch
 
+from moeparity.documents.checked import shipped
 from moeparity.errors import SpecError
 from moeparity.inputs.machine import cpu_name
 from moeparity.ops.attribute import Value
@@ -123,7 +124,7 @@ def page(_: str = "") -> str:
 
 def engines() -> tuple[list[str], dict[str, str]]:
     """The profiles that stand for a whole engine, and the overlays with what each lies on."""
-    read = [reader.read_profile(path) for path in reader.shipped("profiles").values()]
+    read = [reader.read_profile(path) for path in shipped("profiles").values()]
     engine_specs = [spec for spec in read if spec.engine is not None and spec.engine.name != NO_ENGINE]
     whole = [spec.name for spec in engine_specs if spec.extends is None or spec.name in MODES]
     return whole, {spec.name: spec.extends for spec in engine_specs if spec.extends and spec.name not in whole}

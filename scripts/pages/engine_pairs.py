@@ -13,6 +13,7 @@ import torch
 
 from moeparity.bisection.arrival.measure import arrival_draws
 from moeparity.bisection.observers import Changes, Logits, Routes
+from moeparity.documents.checked import shipped
 from moeparity.engine.lockstep import run
 from moeparity.engine.view import NodeView, Observer
 from moeparity.engine.walker import Walker
@@ -20,6 +21,7 @@ from moeparity.errors import SpecError, Where
 from moeparity.inputs.model import Model, open_model
 from moeparity.inputs.tokens import TokenSet
 from moeparity.inputs.tokens.reader import read_tokens
+from moeparity.metrics.tokens import first_occurrences
 from moeparity.numerics.bits import same_bits
 from moeparity.ops.attribute import Value
 from moeparity.plan.bind import bind
@@ -30,7 +32,6 @@ from moeparity.plan.rule import UNKNOWN, Rule
 from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.schedule.steps import FORWARD
 from moeparity.plan.sides import Side, micro_batches
-from moeparity.plan.spec.reader import shipped
 from moeparity.plan.spec.variant_schema import Placement
 from moeparity.plan.toggles import Toggle, mixed, toggles
 from scripts.pages.page import ROOT
@@ -116,7 +117,8 @@ class Bench:
     def logits_of(self, reference: str, others: Sequence[str]) -> Logits:
         """Looks at the log-probabilities of `others` beside those of `reference`."""
         ids, scored = self.tokens.input_ids, self.tokens.loss_mask
-        return Logits(self.model.graph.scores, reference, others, ids, scored, "candidate")
+        first = first_occurrences(ids, scored)
+        return Logits(self.model.graph.scores, reference, others, ids, scored, "candidate", first)
 
     def part(self) -> Bench:
         """The same on the tokens that single choices are tried on."""

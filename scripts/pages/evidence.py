@@ -1,7 +1,8 @@
 """What tests have seen to be equal to a kernel that runs: moeparity/profiles/evidence.json, made anew.
 
-Every test file that writes down evidence (tests/verified.py) is run, and replaces all that the file holds of this
-machine's devices; what other machines have verified stays.
+Every test file that writes down evidence (tests/verified.py) is run, and replaces what these tests were seen to verify
+on this machine's devices; what they verified on other machines stays. `python -m scripts.pages.evidence FILE...` runs
+some test files only.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
@@ -23,10 +24,15 @@ from scripts.pages.page import ROOT
 DATA = ROOT / "moeparity" / "profiles" / fidelity.FILE
 
 
-def data(text: str) -> str:
-    """The data file with what the tests see on this machine in place of what it held of this machine's devices."""
+def main() -> None:
+    """Writes the data file anew, by the test files that are named."""
+    DATA.write_text(data(DATA.read_text("utf-8"), sys.argv[1:]), "utf-8")
+
+
+def data(text: str, tests: Sequence[str] = ()) -> str:
+    """The data file with what the tests (none named: all) see on this machine in place of what they saw before."""
     with tempfile.TemporaryDirectory() as folder:
-        run(Path(folder))
+        run(Path(folder), tests or targets())
         return as_text(merged(json.loads(text), written_lines(Path(folder)), today()))
 
 
@@ -41,9 +47,9 @@ def targets() -> list[str]:
     return [str(path.relative_to(ROOT)) for path in tests if "from tests.verified import" in path.read_text("utf-8")]
 
 
-def run(folder: Path) -> None:
-    """Run them; exits where one failed, or was skipped, so that its evidence would be lost."""
-    command = [sys.executable, "-m", "pytest", "-n", "2", "-q", *targets()]
+def run(folder: Path, tests: Sequence[str]) -> None:
+    """Run test files; exits where one failed, or was skipped, so that its evidence would be lost."""
+    command = [sys.executable, "-m", "pytest", "-n", "2", "-q", "--all", *tests]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MOEPARITY_EVIDENCE": str(folder)}
     done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False)  # noqa: S603
     if done.returncode or "SKIPPED" in done.stdout:
@@ -58,23 +64,29 @@ def written_lines(folder: Path) -> list[dict[str, Any]]:
 
 
 def merged(data: Mapping[str, Any], lines: Iterable[Mapping[str, Any]], date: str) -> dict[str, Any]:
-    """The data file with these lines in place of all that it held of their devices."""
+    """The data file with these lines in place of what it held of their test files on their devices. A line may state
+    the date of its own, of what was recorded on another day.
+    """
     lines = list(lines)
-    devices = {line["source"]["device"] for line in lines}
+    ran = {(_file(line["test"]), line["source"]["device"]) for line in lines}
     rows = {
         (*key, _as_text(proof), test)
         for key, proofs in fidelity.proofs_of(data).items()
         for proof in proofs
         for test in proof.tests
-        if proof.device not in devices
+        if (_file(test), proof.device) not in ran
     }
     rows |= {
-        (line["op"], attribute, value, _as_text(fidelity.proof_of({**line["source"], "date": date}, ())), line["test"])
+        (line["op"], attribute, value, _as_text(fidelity.proof_of({"date": date, **line["source"]}, ())), line["test"])
         for line in lines
         for attribute, values in line["values"].items()
         for value in values
     }
     return _indexed(sorted(_one_of_each_file(rows), key=lambda row: (*row[:3], *_by_name(row[3]), row[4])))
+
+
+def _file(test: str) -> str:
+    return test.partition("::")[0]
 
 
 def _as_text(proof: fidelity.Proof) -> str:
@@ -112,3 +124,7 @@ def as_text(data: Mapping[str, Any]) -> str:
         of = ",\n".join(f" {json.dumps(name)}: {json.dumps(values)}" for name, values in attributes.items())
         ops.append(f"{json.dumps(op)}: {{\n{of}\n}}")
     return "\n".join([*out, ",\n".join(ops), "}", "}", ""])
+
+
+if __name__ == "__main__":
+    main()

@@ -85,9 +85,17 @@ def weight_sync(folder: Path) -> None:
 
 
 def launch_files(folder: Path) -> None:
-    """`server.sh` and `train.yaml`, of SGLang and NeMo-RL."""
+    """`server.sh` and `train.yaml`, of SGLang and NeMo-RL; `old.sh` and `new.sh`, of two releases of vLLM."""
     (folder / "server.sh").write_text(SERVER, "utf-8")
     (folder / "train.yaml").write_text(TRAINER, "utf-8")
+    (folder / "old.sh").write_text(f"pip install vllm==0.8.5\nVLLM_USE_V1=0 {SERVED}", "utf-8")
+    (folder / "new.sh").write_text(f"pip install vllm==0.18.1\n{SERVED}", "utf-8")
+
+
+SERVED = """\
+vllm serve checkpoints/quickstart \\
+  --override-generation-config '{"temperature": 0.7}'
+"""
 
 
 def log_check(folder: Path) -> None:

@@ -13,9 +13,11 @@ from scripts.pages import (
     evidence,
     faults,
     fidelity,
+    formats,
     launch_files,
     made,
     metrics,
+    models,
     paths,
     sessions,
     shares,
@@ -25,8 +27,19 @@ from scripts.pages.situations import SITUATIONS
 
 PEERS = ("--venv", str(Path(tempfile.gettempdir()) / "peers"))
 """The environment of the tools that moeparity is set beside; made by pip where it is not there."""
-DOCTOR = (str(Path(tempfile.gettempdir()) / "doctor"), "--cases", "29", "--seed", "20261203")
+DOCTOR = (str(Path(tempfile.gettempdir()) / "doctor"), "--cases", "200", "--seed", "20261401")
 """Where the doctor's runs are kept, how many are drawn, and of which seed."""
+DOCTOR_SERVED = (
+    str(Path(tempfile.gettempdir()) / "doctor-served"),
+    "--served",
+    "--only",
+    "qwen3",
+    "--seed",
+    "20261208",
+)
+"""Where the runs of a live vLLM are kept, and of which seed."""
+LOOP = (str(Path(tempfile.gettempdir()) / "rl-loop"), "--steps", "40", "--seeds", "3")
+"""Where trainings of the loop of online RL are kept, how long and how many they are."""
 RECORD = str(Path(tempfile.gettempdir()) / "hostile.jsonl")
 """What the hostile campaign has tried."""
 JOBS = str(Path(tempfile.gettempdir()) / "drawn-jobs.jsonl")
@@ -38,13 +51,21 @@ FROM_CODE = {
     "faults": Page(path="docs/faults.md", takes="a second", write=blocks({"faults": faults.table})),
     "fidelity": Page(path="docs/generated/fidelity.md", takes="seconds", write=fidelity.page),
     "fidelity-example": Page(path="docs/fidelity.md", takes="seconds", write=paths.path()),
+    "formats": Page(path="docs/formats.md", takes="a second", write=blocks({"formats": formats.table})),
     "launch-files": Page(path="docs/generated/launch-files.md", takes="seconds", write=launch_files.page),
     "metrics": Page(path="docs/metrics.md", takes="a second", write=blocks({"metrics": metrics.tables})),
+    "models": Page(path="docs/generated/models.md", takes="a second", write=models.page),
     "verified": Page(path="docs/generated/verified.md", takes="seconds", write=shares.page),
 }
 """A test keeps these in step."""
 
 MEASURED = {
+    "rewards": Page(
+        path="docs/generated/rewards.md",
+        takes="a quarter of an hour",
+        write=put_out("benchmarks.rewards"),
+        measured=True,
+    ),
     "attribution": Page(
         path="docs/generated/attribution.md",
         takes="a quarter of an hour",
@@ -79,6 +100,12 @@ MEASURED = {
         write=put_out("benchmarks.doctor", *DOCTOR),
         measured=True,
     ),
+    "doctor-served": Page(
+        path="docs/generated/doctor-served.md",
+        takes="an hour, resumed where it was left; needs `python -m tests.engines.live vllm-cpu`",
+        write=put_out("benchmarks.doctor", *DOCTOR_SERVED),
+        measured=True,
+    ),
     "doctor-cases": Page(
         path="docs/generated/doctor-cases.md",
         takes="five minutes",
@@ -98,6 +125,7 @@ MEASURED = {
         write=put_out("benchmarks.explained"),
         measured=True,
     ),
+    "flips": Page(path="docs/flips.md", takes="half a minute", write=paths.path(), measured=True),
     "glossary": Page(path="docs/glossary.md", takes="half a minute", write=paths.path(), measured=True),
     "gpu": Page(
         path="docs/generated/gpu.md",
@@ -126,7 +154,12 @@ MEASURED = {
     "logs": Page(
         path="docs/logs.md",
         takes="a minute",
-        write=blocks({"logs": printed("benchmarks.logs", "--megabytes", "1000")}),
+        write=blocks(
+            {
+                "logs": printed("benchmarks.logs", "--megabytes", "1000"),
+                "retokenised": printed("benchmarks.retokenised"),
+            }
+        ),
         measured=True,
     ),
     "first-screen": Page(
@@ -135,6 +168,7 @@ MEASURED = {
         write=blocks({name: sessions.first_screen(name) for name in SITUATIONS}),
         measured=True,
     ),
+    "lora": Page(path="docs/lora.md", takes="half a minute", write=paths.path(), measured=True),
     "method": Page(path="docs/method.md", takes="half a minute", write=paths.path(), measured=True),
     "mine": Page(
         path="docs/mine.md", takes="minutes", write=blocks({"mine": printed("benchmarks.mine")}), measured=True
@@ -190,6 +224,18 @@ MEASURED = {
         write=put_out("tests.ranks.drawn", "--record", JOBS, "--number", "240"),
         measured=True,
     ),
+    "rl-loop": Page(
+        path="docs/generated/rl-loop.md",
+        takes="five minutes of processor time, resumed where it was left; needs `python -m tests.engines.live`",
+        write=put_out("benchmarks.rl_loop", *LOOP),
+        measured=True,
+    ),
+    "rl-loop-curves": Page(
+        path="docs/generated/rl-loop.svg",
+        takes="seconds behind `rl-loop`",
+        write=put_out("benchmarks.rl_loop", *LOOP, option="--plot"),
+        measured=True,
+    ),
     "roundings": Page(
         path="docs/roundings.md",
         takes="a minute",
@@ -217,6 +263,7 @@ GUIDES = {
     "noise": None,
     "fusion": None,
     "weight-sync": made.weight_sync,
+    "weight-updates": None,
     "decode": None,
     "ratio": None,
     "flags": made.launch_files,

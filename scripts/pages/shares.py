@@ -17,15 +17,21 @@ from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.evidence import LOWEST_FIRST
 from moeparity.plan.expand import expand
+from moeparity.plan.gpu import gpu_rules, on_gpu
 from moeparity.plan.graph import Node
 from moeparity.plan.rule import UNKNOWN
 from moeparity.plan.schedule.steps import Phase
 from moeparity.plan.setting import edges_of
+from moeparity.plan.spec.variant_schema import Variant
 from moeparity.profiles import fidelity
 from moeparity.profiles.compare import architectures
 
-PROFILES = ("vllm", "sglang", "trtllm", "megatron", "flashinfer-fused")
+PROFILES = (
+    *("vllm", "vllm-triton-attention", "sglang", "sglang-triton-attention"),
+    *("trtllm", "megatron", "flashinfer-fused"),
+)
 MODELS = ("qwen3_moe", "deepseek_v3")
+GPU = "h100"
 PHASES: tuple[Phase, ...] = ("prefill", "decode")
 DECIDES = ("rounding", "order", "form")
 """Kinds of choices that are counted: those that compute the same model."""
@@ -38,10 +44,13 @@ What no run verifies, of all choices, by why:
 |---|---|---|---|---|---|---|
 {rows}
 
-- **Inside a GEMM, inside attention** (cuBLAS, CUTLASS, FlashAttention 3): `wgmma` and `mma` are refused by the PTX
-  interpreter, since no document fixes how their adder rounds, and of cuBLAS there is no source. What goes in and comes
-  out of a GEMM (`inputs`, `output`) is not counted there. FlashAttention's softmax between its two products cannot be
-  run without them. A GPU is needed.
+- **Inside a GEMM**: into how many parts cuBLAS cuts K (`splits`) only its plan for a shape says (`moeparity kernel
+  plans`); that ranks do not cut it into fixed blocks (`blocks`), and forms that 16-bit operands leave no choice of
+  (`tf32`), no profile states; products of MLA in batches were not recorded on a GPU. What goes in and comes out of a
+  GEMM (`inputs`, `output`) is not counted there.
+- **Inside attention** (FlashAttention 3, and FlashInfer's and TensorRT-LLM's): its kernels load by TMA and wait on
+  `mbarrier`, which the PTX interpreter refuses, and no output of theirs was recorded on a GPU. With
+  `--attention-backend` set to Triton's kernels, which were run, the profiles are the two named for it.
 - **Opaque**: sums by atomics, in the order of arrival.
 - **Not stated**: defaults of an op, which a profile does not vouch for; its header says what it leaves open.
 - **Stated**: in the tables below, each with what was read. Among them: what no kernel could be had of (TensorRT-LLM's
@@ -55,13 +64,15 @@ HEAD = """# What the engine profiles rest on
 Written by `python -m scripts.pages verified` from `graphs/profiles/` and `moeparity/profiles/evidence.json`.
 
 Each profile is bound in bf16 to the graphs of {models} (`graphs/configs`), as it prefills and
-as it decodes, on one rank. A choice is one attribute of one node of a layer (equal layers count once) that decides a
-rounding, an order or a form and is in effect there, with what the profile sets on edges; its level is the lowest that
-it has in any layer or phase. *By a run*: `verified` and `verified: ptx` together, of all choices, and of those that the
-profile states; *without tensor cores*: of those that it states and that are not inside of a GEMM's or an attention's
-kernel. `unknown`: it says nothing of them, or takes them over from another engine. At commit be61a02 both were
-0 %: no rule of these profiles was verified (`git grep -c 'level: verified' be61a02 -- graphs/profiles` names none of
-them).
+as it decodes, on one rank, with `gpu: h100`. A choice is one attribute of one node of a layer (equal layers count once)
+that decides a rounding, an order or a form and is in effect there, with what the profile sets on edges; its level is
+the lowest that it has in any layer or phase. *By a run*: `verified`, `verified: vectors` and `verified: ptx` together,
+of all choices, and of those that the profile states; *without tensor cores*: of those that it states and that are not
+inside of a GEMM's or an attention's kernel. `unknown`: it says nothing of them, or takes them over from another engine.
+At commit be61a02 both were 0 %: no rule of these profiles was verified (`git grep -c 'level: verified' be61a02 --
+graphs/profiles` names none of them). Before sums on a GPU were stated (9428ac4), `vllm` and `sglang` on qwen3_moe were
+at 56 and 54 % by a run, of 149 and 145 choices; with `gpu: h100` a choice that only torch's kernels have (`rows`) is
+none.
 
 | profile | model | choices | {levels} | by a run, of all | of those stated | without tensor cores |
 |---|---|---|{rules}---|---|---|
@@ -89,7 +100,7 @@ class Choice:
     @property
     def is_inside(self) -> bool:
         """Whether it says what happens inside of a kernel that goes through tensor cores."""
-        return self.attribute in OPS[self.op].inside
+        return self.attribute in OPS[self.op].role.inside
 
 
 def page(_: str = "") -> str:
@@ -107,8 +118,10 @@ def page(_: str = "") -> str:
 
 def choices(profile: str, model: str) -> list[Choice]:
     """What a profile has in effect on a model, node by node of one layer of each kind."""
-    loaded = load_profile(profile, Where(Path("--profile")))
-    plan = bind(expand(Config(architectures()[model])), loaded, "bf16", phases=PHASES)
+    where = Where(Path("--profile"))
+    loaded, graph = load_profile(profile, where), expand(Config(architectures()[model]))
+    placement = gpu_rules(graph, Variant(profile=profile, gpu=GPU), loaded, where)
+    plan = bind(graph, on_gpu(loaded, GPU), "bf16", placement=placement, phases=PHASES)
     engine = "" if loaded.engine is None else loaded.engine.name
     met: dict[tuple[str, str, str], list[tuple[str, str, str]]] = {}
     for phase in plan.phases:
@@ -124,7 +137,9 @@ def _settings(plan: BoundGraph) -> Iterator[tuple[Node, str, str, str, str]]:
         kinds = {attribute.name: attribute.kind for attribute in node.attributes}
         for name in (name for name in plan.active(node) if kinds[name] in DECIDES):
             setting = plan.settings[node.name, name]
-            yield node, name, str(setting.value), setting.level or UNKNOWN, setting.rule.source if setting.rule else ""
+            # What a GPU is assumed to do is no profile's word.
+            rule = None if setting.rule is None or setting.rule.profile is None else setting.rule
+            yield node, name, str(setting.value), UNKNOWN if rule is None else rule.level, rule.source if rule else ""
         for site, consumer in edges_of(plan.graph, node):
             setting = plan.settings[node.name, f"{site}{EDGE}{consumer}"]
             if setting.rule is not None:
@@ -161,7 +176,10 @@ def _without(profile: str, model: str, choices: Sequence[Choice]) -> str:
     """How many choices rest on no run, by why."""
     open_choices = [choice for choice in choices if not choice.by_run]
     inside = [choice for choice in open_choices if choice.is_inside]
-    kernels = [sum(OPS[choice.op].gemm for choice in inside), sum(OPS[choice.op].mixes_tokens for choice in inside)]
+    kernels = [
+        sum(OPS[choice.op].role.gemm for choice in inside),
+        sum(OPS[choice.op].tokens.mixes for choice in inside),
+    ]
     opaque = sum(choice.level == "opaque" for choice in open_choices)
     silent = sum(choice.level == UNKNOWN and choice not in inside for choice in open_choices)
     further = len(open_choices) - len(inside) - opaque - silent

@@ -22,6 +22,7 @@ SMALL = {
     "op_shares": ("--tokens", "128"),
     "orders": ("--rows", "8", "--hidden", "64", "--repeats", "1"),
     "planted_faults": ("--cases", "1", "--folder", "FOLDER"),
+    "retokenised": (),
     "rollout": ("--sequences", "2", "--new", "4", "--repetitions", "1"),
     "census": ("--steps", "4"),
     "doctor": ("FOLDER", "--cases", "1"),
@@ -37,10 +38,12 @@ ELSEWHERE = {
     "gpu",
     "peers",
     "planted",
+    "rl_loop",
     "suite",
     "tails",
     "written_out",
     "launch_pairs",
+    "public_launch",
 }
 """A test of its own runs their parts."""
 LONG = {
@@ -58,7 +61,7 @@ LONG = {
         "ranks",
     ),
     *("records", "recovered", "semantics", "streaming", "traced_patches", "workers", "schedulers"),
-    *("real_engines", "served", "two_engines", "gpus_compared"),
+    *("real_engines", "served", "two_engines", "gpus_compared", "masters", "rewards"),
 }
 """The smallest run of these takes 10 s or more, or needs what is not here: nothing runs them by itself."""
 

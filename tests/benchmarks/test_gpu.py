@@ -291,7 +291,7 @@ import moeparity
 assert importlib.util.find_spec('moeparity.graphs') is None
 from benchmarks.gpu.checkout import find_mapped_folders
 find_mapped_folders()
-from moeparity.plan.spec.reader import shipped
+from moeparity.documents.checked import shipped
 print(*shipped('models'))
 """
     done = subprocess.run([sys.executable, "-S", "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -13,6 +13,8 @@ from moeparity.bisection.distribution.data import Distribution
 from moeparity.bisection.expectations import expectations, refuse_unknown
 from moeparity.bisection.record.data import Record
 from moeparity.bisection.report import Report
+from moeparity.bisection.updates.data import StaleKeys, UpdatePart, Updates
+from moeparity.bisection.updates.split import PARTS
 from moeparity.bisection.verdict.data import Metrics
 from moeparity.check.recipes import Checked
 from moeparity.errors import MoeparityError, Where
@@ -20,7 +22,7 @@ from moeparity.metrics.verdict import Status
 from moeparity.output.findings import Finding, combined
 from moeparity.plan.config import Config
 from moeparity.plan.expand import expand
-from moeparity.plan.spec.expect import DistributionBounds, Expect, MetricBounds
+from moeparity.plan.spec.expect import DistributionBounds, Expect, MetricBounds, UpdateBounds
 from tests.bisection.reports import REPORT, fill, grown
 from tests.errors.base import BASE, copy
 
@@ -129,6 +131,19 @@ def test_every_number_of_the_whole_distributions_can_be_bounded() -> None:
         assert judged(met, replace(REPORT, distribution=whole)) == [(f"{name} below 0.5", "ok")]
         assert status(missed, replace(REPORT, distribution=whole)) == "fail"
         assert status(met, replace(REPORT, distribution=None)) == "fail"
+
+
+def test_every_part_of_a_divergence_across_updates_can_be_bounded() -> None:
+    parts = tuple(fill(UpdatePart, name=name, mean_abs=0.25) for name in PARTS)
+    with_stale = fill(Updates, parts=parts, stale_keys=fill(StaleKeys, tokens=3))
+    none = replace(with_stale, stale_keys=None)
+    for name in UpdateBounds.model_fields:
+        bounds = {"above": 2, "below": 4} if name == "stale_keys" else {"above": 0.125, "below": 0.5}
+        expect = {"updates": {name: bounds}}
+        assert status(expect, replace(REPORT, updates=with_stale)) == "ok"
+        assert status({"updates": {name: {"above": 4}}}, replace(REPORT, updates=with_stale)) == "fail"
+        assert status(expect, replace(REPORT, updates=None)) == "fail"
+    assert status({"updates": {"stale_keys": {"below": 1}}}, replace(REPORT, updates=none)) == "ok"
 
 
 def test_every_metric_of_the_report_can_be_bounded() -> None:

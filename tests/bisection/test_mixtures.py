@@ -74,7 +74,15 @@ def test_the_outcome_is_the_mixtures_divergence(tmp_path: Path, qwen3_moe: Path,
     mixture = frozenset(toggle.name for toggle in moved)
     outcome = Mixtures(plan)([mixture])[mixture]
     side = mixed(plan.reference, moved, plan.candidate)
-    logits = Logits("lm_head", REFERENCE, ("own",), plan.tokens.input_ids, plan.tokens.loss_mask, "candidate")
+    logits = Logits(
+        "lm_head",
+        REFERENCE,
+        ("own",),
+        plan.tokens.input_ids,
+        plan.tokens.loss_mask,
+        "candidate",
+        plan.first_occurrences,
+    )
     walkers = [
         Walker(name=name, plan=s.plan, schedule=micro_batches(s))
         for name, s in ((REFERENCE, plan.reference), ("own", side))

@@ -18,6 +18,7 @@ from moeparity.engine.values import Block
 from moeparity.engine.view import NodeView
 from moeparity.errors import Where
 from moeparity.metrics.divergence import compare
+from moeparity.metrics.tokens import first_occurrences
 from moeparity.ops.registry import OPS
 from moeparity.plan.graph import Node
 from tests.grids import block as placed
@@ -210,7 +211,7 @@ def test_logits_are_scored_wave_by_wave(sampled_from: Literal["candidate", "refe
     def cell_block(x: torch.Tensor, rows: Rows, identity: int) -> tuple[list[Block]]:
         return ([placed(x[rows[0] : rows[1]], rows[0], [identity], cut)],)
 
-    logits = Logits("lm_head", REFERENCE, [CANDIDATE, "same"], ids, mask, sampled_from)
+    logits = Logits("lm_head", REFERENCE, [CANDIDATE, "same"], ids, mask, sampled_from, first_occurrences(ids, mask))
     for rows in CELLS:
         outputs = {
             REFERENCE: cell_block(ours, rows, 0),
@@ -230,8 +231,8 @@ def test_logits_are_scored_wave_by_wave(sampled_from: Literal["candidate", "refe
 
 Made = dict[str, tuple[torch.Tensor, int, dict[str, object]]]
 """By walker: a value [2, T, V], its identity in both sequences, and the form and temperature it was made with."""
-LOGITS: dict[str, object] = {"form": "unrounded", "temperature": 1.0}
-REPORTED: dict[str, object] = {"form": "shifted", "temperature": 1.0}
+LOGITS: dict[str, object] = {"form": "unrounded", "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+REPORTED = LOGITS | {"form": "shifted"}
 
 
 def at_log_probs(by_side: Made) -> NodeView:
@@ -300,7 +301,7 @@ def test_one_value_as_logits_and_as_log_probs_is_scored_twice() -> None:
     )
     # Two sequences that are not the same, of tokens 0 that are scored: the first is not.
     ids, mask = torch.tensor([[0, 0, 0], [1, 0, 0]]), torch.ones(2, 3, dtype=torch.bool)
-    scores = Logits("log_probs", REFERENCE, [CANDIDATE, "tells"], ids, mask, "candidate")
+    scores = Logits("log_probs", REFERENCE, [CANDIDATE, "tells"], ids, mask, "candidate", first_occurrences(ids, mask))
     scores.see(shown)
     assert not scores.sums(CANDIDATE).abs_delta.any()
     delta = values.double().log_softmax(-1)[:, :-1, 0] - values.double()[:, :-1, 0]

@@ -229,6 +229,52 @@ def test_another_temperature_than_the_log_probabilities_is_warned_of(
     assert message is None or re.search(message, warnings[0])
 
 
+def truncated(recipe: Write, sample_lines: str, settings: str) -> Path:
+    """The recipe whose candidate has these settings of log_probs."""
+    path = recipe(f"{{file: prompts.jsonl, sample: {{from: candidate, new_tokens: 4, {sample_lines}}}}}")
+    text = path.read_text("utf-8").replace("hf-default, micro_batch: 2", f"hf-default, micro_batch: 2, set: {settings}")
+    path.write_text(text, "utf-8")
+    return path
+
+
+def test_a_side_that_keeps_one_token_samples_the_likeliest(recipe: Write) -> None:
+    """Whatever the seed."""
+    greedy = generate(
+        prepare(recipe("{file: prompts.jsonl, sample: {from: candidate, new_tokens: 4, temperature: 0}}"))
+    )
+    for seed in range(3):
+        path = truncated(
+            recipe, f"temperature: 0.7, seed: {seed}", '{"log_probs:temperature": 0.7, "log_probs:top_k": 1}'
+        )
+        tokens = generate(prepare(path, device="cpu")).tokens
+        assert torch.equal(tokens.input_ids, greedy.tokens.input_ids)
+
+
+def test_no_sampled_token_is_outside_what_its_side_keeps(recipe: Write) -> None:
+    settings = '{"log_probs:top_p": 0.3, "log_probs:min_p": 0.1, "log_probs:repetition_penalty": 1.3}'
+    report = bisect(truncated(recipe, "seed: 1", settings))
+    assert (report.metrics.outside_tokens, report.metrics.nonfinite_tokens) == (0, 0)
+    assert report.metrics.mean_abs_delta > 0.1
+
+
+def test_tokens_outside_are_counted_and_fail(recipe: Write) -> None:
+    """The reference samples from all tokens, and the candidate says that it keeps one."""
+    path = truncated(recipe, "seed: 0", '{"log_probs:top_k": 1}')
+    path.write_text(path.read_text("utf-8").replace("from: candidate", "from: reference"), "utf-8")
+    report = bisect(path)
+    assert 0 < report.metrics.outside_tokens <= 12
+    assert report.nonfinite is None
+    assert report.verdict.status == "fail"
+    assert report.verdict.reason.startswith("sampled tokens outside the kept set, of log-probability -inf: ")
+
+
+def test_another_temperature_than_that_of_the_kept_tokens_is_refused(recipe: Write) -> None:
+    path = truncated(recipe, "temperature: 0.5", '{"log_probs:temperature": 0.7, "log_probs:top_p": 0.9}')
+    says = r"recipe.yaml:3: temperature 0.5, and the candidate, which leaves tokens out .*temperature 0.7. Give both"
+    with pytest.raises(SpecError, match=says):
+        generate(prepare(path, device="cpu"))
+
+
 def test_nothing_to_sample(recipe: Write) -> None:
     plan = prepare(recipe("{file: prompts.jsonl, sampled_from: candidate}"), device="cpu")
     assert generate(plan) is plan

@@ -103,6 +103,8 @@ NONE: dict[str, dict[str, Any]] = {
     "schedule": {"schedule": None},
     "toggles": dict.fromkeys(("toggles", "swaps", "reading", "offsets", "left_out"), ()),
     "trace": {"trace": None},
+    "updates": {"updates": None},
+    "rewards": {"rewards": None},
 }
 """What a report holds where it has none of these data."""
 ALWAYS = {"degeneracy", "divergence", "record", "run", "summary", "verdict"}

@@ -13,6 +13,8 @@ from safetensors.torch import load_file, save_file
 from moeparity import bisect
 from moeparity.bisection.options import Options
 from moeparity.inputs.model import Model
+from moeparity.inputs.weights.formats import FORMATS
+from moeparity.inputs.weights.quantise import quantise
 from moeparity.plan.faults.fault import Fault
 from moeparity.plan.faults.plant import candidates, domain, start
 from moeparity.plan.faults.reader import shipped_faults
@@ -20,18 +22,31 @@ from moeparity.plan.graph import Node
 from tests.opened import opened
 from tests.planted.places import random_tokens, write_recipe
 
-MODELS = ("qwen2_moe", "deepseek_v3_yarn", "gpt_oss", "olmoe_clip")
+MODELS = (
+    "qwen2_moe",
+    "deepseek_v3_yarn",
+    "gpt_oss",
+    "olmoe_clip",
+    "gated",
+    "deepseek_v32",
+    "mistral4",
+    "llama4",
+    "quantised",
+)
 # Left padding, without which some of them change nothing.
 TOKENS = {"input_ids": random_tokens(3, 8), "attention_mask": torch.ones(3, 8, dtype=torch.int64)}
 TOKENS["attention_mask"][1, :3] = 0
-# So that a width is none the model has, a window is narrower, and an expert takes fewer tokens than are sent to it.
+# So that a width or a block is none the model has, a window is narrower, and an expert takes fewer tokens than are
+# sent to it.
 VALUES: dict[str, dict[str, Any]] = {
     "rotary-width": {"width": 6},
     "rope-width": {"width": 6},
     "window": {"window": 2},
     "capacity-drop": {"capacity": 1},
     "experts-per-token": {"count": 1},
+    "scales-of-another-size": {"size": 64},
 }
+PACKED = ("pack-seen", "state-unreset")
 SHORT = Options(floor=False)
 # Each part of a report looks at values in its own way, and those of this fault have another size.
 LONG = {"rotary-width": Options(attribute=True, oracle=True, replay=True, envelope=2)}
@@ -66,7 +81,15 @@ def halved(checkpoint: Path, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", sorted(shipped_faults()))
+@pytest.fixture(scope="module")
+def quantised(qwen3_moe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("quantised") / "model"
+    quantise(qwen3_moe, FORMATS["fp8-blocks"], folder, 32)
+    return folder
+
+
+# Those of adapters are planted beside one, in tests/planted/test_adapters.py.
+@pytest.mark.parametrize("name", sorted(name for name in shipped_faults() if not name.startswith("adapter-")))
 def test_a_fault_is_found_where_it_stands(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     for folder in map(request.getfixturevalue, MODELS):
         model = opened(folder)
@@ -75,8 +98,8 @@ def test_a_fault_is_found_where_it_stands(name: str, tmp_path: Path, request: py
     node, fault = places[0]
     checkpoint = halved(folder, tmp_path / "other") if name.endswith("another-checkpoint") else folder
     planted = {"name": name, "nodes": node.name, "values": values_of(model, node, fault, checkpoint)}
-    # In a pack there is no padding, and nowhere else are there other sequences to be seen.
-    steps: dict[str, Any] = {"schedule": {"pack": {"length": 40}}} if name == "pack-seen" else {"micro_batch": 3}
+    # In a pack there is no padding, and nowhere else are there other sequences to be seen or gone on from.
+    steps: dict[str, Any] = {"schedule": {"pack": {"length": 40}}} if name in PACKED else {"micro_batch": 3}
     recipe = write_recipe(tmp_path, folder, TOKENS, steps, {**steps, "faults": [planted]})
     report = bisect(recipe, device="cpu", opener=opened, options=LONG.get(name, SHORT))
     assert [root.node for root in report.roots] == [node.name]

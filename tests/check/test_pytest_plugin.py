@@ -104,7 +104,7 @@ def test_what_cannot_be_checked_fails_and_stops_no_other(pytester: pytest.Pytest
     project.lock.write_text("{")
     result = run(pytester, "project/a.parity.yaml")
     assert outcomes(result) == {"passed": 1, "failed": 2}
-    result.stdout.fnmatch_lines(["*parity.lock.json:1: the baseline is no JSON*"])
+    result.stdout.fnmatch_lines(["*parity.lock.json:1: the lock is no JSON*"])
 
 
 def test_a_mistake_of_moeparity_keeps_its_trace(pytester: pytest.Pytester, project: Project) -> None:

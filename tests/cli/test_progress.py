@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from moeparity.cli.progress import Line, described
-from moeparity.plan.spec.reader import shipped
+from moeparity.documents.checked import shipped
 from moeparity.progress import Progress
 from tests.command import ROOT, launcher
 

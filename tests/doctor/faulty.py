@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from tests.doctor.programs import Patch, scored
 
@@ -60,11 +60,13 @@ def older_prompt(checkpoint: Path, previous: Path, ids: Tensor, prompt: int) -> 
 
 
 def routes_of(checkpoint: Path, ids: Tensor) -> Tensor:
-    """What a program routes: int64 [B, T, layers, K]."""
+    """What a program routes: int64 [B, T, MoE layers, K]."""
+    model, experts = _model(checkpoint), list[Tensor]()
+    for router in routers(model):
+        router.register_forward_hook(lambda _, __, outputs: experts.append(outputs[2].view(*ids.shape, -1)))
     with torch.no_grad():
-        by_layer = _model(checkpoint)(ids, use_cache=False, output_router_logits=True).router_logits
-    top_k = AutoConfig.from_pretrained(checkpoint).num_experts_per_tok
-    return torch.stack([logits.topk(top_k, -1).indices.view(*ids.shape, -1) for logits in by_layer], 2)
+        model(ids, use_cache=False)
+    return torch.stack(experts, 2)
 
 
 def replaying(routes: Tensor) -> Patch:

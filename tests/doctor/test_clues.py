@@ -91,7 +91,7 @@ def test_a_fingerprint_alone_is_held_to_the_checkpoint(small: Path, small_before
     assert (of["answer"], of["exit"]) == ("found", 1)
     assert of["blame"]["named"][0].startswith("stale weights of")
     done = inside("doctor", file, "--device", "cpu")
-    assert (done.returncode, "--checkpoint names the weights" in " ".join(done.stdout.split())) == (3, True)
+    assert (done.returncode, "compare it with as --checkpoint" in " ".join(done.stdout.split())) == (3, True)
 
 
 @pytest.mark.parametrize("order", [("at-start", "call-9", "call-12"), ("call-12", "call-9")])

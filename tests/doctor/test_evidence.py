@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from moeparity.doctor.evidence import batch, find
+from moeparity.doctor.batch import batch
+from moeparity.doctor.evidence import find
 from moeparity.errors import LogError, MoeparityError
 from tests.doctor.programs import QUICKSTART, ROOT, log, tokens
 
@@ -163,6 +164,19 @@ def test_mixed_lengths_are_one_batch(folder: Path) -> None:
     of_both = batch(find([folder]), 64).tokens
     assert of_both.input_ids.shape == (6, 12)
     assert of_both.attention_mask.sum(1).tolist() == [8, 8, 8, 12, 12, 12]
+
+
+def test_sequences_with_the_same_tokens_are_one(folder: Path) -> None:
+    """Whatever was recorded of them; one with another mask is another sequence."""
+    ids = torch.arange(16).reshape(2, 8)[[0, 1, 0, 1, 0]]
+    path = log(folder / "log.jsonl", ids, -torch.rand(5, 7), None)
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    records[4]["mask"][1] = 0
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    of = batch(find([folder]), 64)
+    assert of.sequence.tolist() == [
+        row for row, count in ((0, 7), (1, 7), (0, 7), (1, 7), (4, 6)) for _ in range(count)
+    ]
 
 
 def test_logs_of_one_side_each_are_joined(folder: Path) -> None:

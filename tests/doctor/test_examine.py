@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -12,6 +14,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from moeparity.cli.schemas import report_schema
+from moeparity.doctor import examine as examining
+from moeparity.doctor.case import Request
+from moeparity.logs.diagnosis.finding import Diagnosis, Finding
 from tests.command import inside
 from tests.doctor.faulty import (
     cut_to,
@@ -23,7 +28,7 @@ from tests.doctor.faulty import (
     tied,
     without_first,
 )
-from tests.doctor.programs import drifted, log, scored, tokens, two_layers
+from tests.doctor.programs import command, drifted, log, scored, tokens, two_layers
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +149,9 @@ def test_what_the_log_alone_names_is_not_simulated(
     of = examined(tmp_path, current, None)
     assert (of["answer"], of["tried"]) == ("logged", 1)
     assert of["logged"]
+    of = examined(tmp_path, current, None, "--all")
+    assert of["tried"] > 1
+    assert of["blame"]["named"][0].startswith("temperature-in-the-head(temperature=0.6")
 
 
 def test_sides_that_hardly_go_together_are_simulated(
@@ -154,6 +162,19 @@ def test_sides_that_hardly_go_together_are_simulated(
     of = examined(tmp_path, current, None)
     assert (of["answer"], of["blame"]["named"]) == ("named", ["head-tied"])
     assert any("hardly depend on each other" in clue["says"] for clue in of["clues"])
+
+
+@pytest.mark.parametrize("name", ["unrelated", "E[rho]"])
+def test_what_a_log_only_shows_is_no_cause(
+    run_folder: Path, small: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The diagnosis of a log may name these where it finds no cause."""
+    symptom = Finding(tier="semantics", name=name, verdict="named", reason="It shows.")
+    diagnosis = Diagnosis(sequences=6, tokens=90, stale=0, unsaid=0, declared=(), findings=(symptom,), next=())
+    monkeypatch.setattr(examining, "measure_files", lambda *_: SimpleNamespace(diagnosis=diagnosis))
+    of = examining.examine(Request(evidence=(run_folder / "log.jsonl",), checkpoint=small, sampler="hf-eager"))
+    assert (of.answer, of.logged) == ("noise", ())
+    assert "It shows." in [clue.says for clue in of.clues]
 
 
 def test_a_token_that_has_most_of_a_legal_difference_is_noise(
@@ -201,7 +222,7 @@ def test_a_number_is_solved_for_and_what_comes_to_the_same_is_told(
     assert 1.27 < first["number"]["low"] < 1.3 < first["number"]["high"] < 1.33
     assert any("attention.q_norm" in name for name in first["alike"])
     assert "attention.q_norm" in of["parting"][0]
-    assert "no log-probability tells them apart" in " ".join(of["printed"].split())
+    assert "these log-probabilities do not tell them apart" in " ".join(of["printed"].split())
 
 
 def test_a_number_that_is_wrong_in_one_layer_is_named_there(
@@ -260,10 +281,22 @@ def test_sequences_that_see_each_other_are_named(
     )
 
 
+def test_few_sequences_that_see_each_other_are_named(
+    tmp_path: Path, current: Path, ids: torch.Tensor, right: torch.Tensor
+) -> None:
+    """Of two sequences that are off no average has bounds; that nothing beyond noise is left tells it."""
+    log(tmp_path / "log.jsonl", ids[4:8], packed(current, ids[4:8], 2), right[4:8])
+    of = examined(tmp_path, current, None)
+    names = [*of["blame"]["named"], *of["explanations"][0]["alike"]]
+    assert (of["answer"], of["two"]) == ("named", None)
+    assert "packing without its mask, positions running, 2 sequences" in names
+
+
 @pytest.mark.parametrize(
     "fault",
     [
         "first 2 tokens missing",
+        "first 3 tokens missing",
         "prompt computed with older weights",
         "first 12 tokens computed with older weights",
         "top_k=10",
@@ -274,13 +307,38 @@ def test_tokens_that_a_side_read_otherwise_are_named(
 ) -> None:
     values = {
         "first 2 tokens missing": lambda: without_first(current, ids, 2),
+        "first 3 tokens missing": lambda: without_first(current, ids, 3),
         "prompt computed with older weights": lambda: older_prompt(current, previous, ids, 8),
         "first 12 tokens computed with older weights": lambda: older_prompt(current, previous, ids, 12),
         "top_k=10": lambda: cut_to(current, ids, 10),
     }[fault]()
-    log(tmp_path / "log.jsonl", ids, values, None if fault == "top_k=10" else right, prompt=8)
+    # Three are more than the log says is prompt.
+    prompt = 1 if fault == "first 3 tokens missing" else 8
+    log(tmp_path / "log.jsonl", ids, values, None if fault == "top_k=10" else right, prompt=prompt)
     of = examined(tmp_path, current, previous)
     assert (of["answer"], of["blame"]["named"]) == ("named", [fault])
+
+
+def test_all_that_comes_to_the_same_in_a_layer_is_told(
+    tmp_path: Path, current: Path, ids: torch.Tensor, right: torch.Tensor
+) -> None:
+    """A softmax scale in one layer is a norm's weight there, and looks like neither in all layers. A synonym's own
+    number is fitted, so it may be a few percent off.
+    """
+
+    def sharper(model: Any) -> None:
+        model.model.layers[1].self_attn.scaling *= 1.6
+
+    log(tmp_path / "log.jsonl", ids, scored(current, ids, 1, patch=sharper), right)
+    of = examined(tmp_path, current, None)
+    causes = [*of["blame"]["named"], *of["blame"]["alternatives"]]
+    factors = {
+        re.sub(r"factor=[\d.]+", "factor", name): float(re.findall(r"factor=([\d.]+)", name)[0]) for name in causes
+    }
+    scaled = {f"weights-scaled(factor) of layers[1].attention.{norm}" for norm in ("q_norm", "k_norm")}
+    assert of["answer"] == "named"
+    assert factors.keys() >= {*scaled, "softmax-scale(factor) of layers[1].attention.attend"}
+    assert all(abs(factor / 1.6 - 1) < 0.05 for factor in factors.values())
 
 
 def test_two_faults_are_both_named_with_their_sides(
@@ -295,6 +353,36 @@ def test_two_faults_are_both_named_with_their_sides(
     assert of["blame"]["kind"] == "culprits"
 
 
+def test_two_faults_at_one_node_are_both_named(
+    tmp_path: Path, current: Path, ids: torch.Tensor, right: torch.Tensor, previous: Path
+) -> None:
+    """Stale experts, with gate and up exchanged in one layer: both make other values there than their sum."""
+
+    def exchanged(model: Any) -> None:
+        weight = model.model.layers[1].mlp.experts.gate_up_proj
+        weight.data = torch.cat(tuple(reversed(weight.data.chunk(2, 1))), 1)
+
+    mixed = drifted(current, tmp_path / "mixed", keep=lambda name: ".mlp.experts." not in name)
+    log(tmp_path / "log.jsonl", ids, right, scored(mixed, ids, 4, patch=exchanged))
+    of = examined(tmp_path, current, previous)
+    causes = {(each["name"], each["party"]) for each in of["two"]["causes"]}
+    names = {"stale weights of routed experts of all layers", "gate-and-up-exchanged of layers[1].moe.experts"}
+    assert causes == {(name, "trainer") for name in names}
+    assert all(each["share"]["low"] > 0 for each in of["two"]["causes"])
+
+
+def test_copies_of_one_sequence_name_no_cause(
+    tmp_path: Path, current: Path, ids: torch.Tensor, right: torch.Tensor, previous: Path
+) -> None:
+    """Their differences are those of one sequence, which says nothing about others."""
+    mixed = drifted(current, tmp_path / "mixed", keep=lambda name: ".layers.1." not in name)
+    copies = ids[:1].expand(16, -1)
+    log(tmp_path / "log.jsonl", copies, scored(mixed, ids[:1], 1).expand(16, -1), right[:1].expand(16, -1))
+    of = examined(tmp_path, current, previous)
+    assert of["blame"]["named"] == []
+    assert of["sequences"] == 1
+
+
 def test_a_fault_that_no_file_lists_is_not_given_the_nearest_name(
     tmp_path: Path, current: Path, ids: torch.Tensor, right: torch.Tensor, previous: Path
 ) -> None:
@@ -307,3 +395,16 @@ def test_a_fault_that_no_file_lists_is_not_given_the_nearest_name(
     assert of["answer"] in {"not explained", "undecided"}
     assert of["blame"]["named"] == []
     assert of["asks"]
+
+
+def test_what_has_the_same_bits_is_told_beside_the_name(small: Path, tmp_path: Path) -> None:
+    """Without keys attention looks everywhere alike, as without queries."""
+    ids = tokens(8, 24)
+
+    def without_keys(model: Any) -> None:
+        model.model.layers[0].self_attn.k_proj.weight.data.zero_()
+
+    path = log(tmp_path / "log.jsonl", ids, scored(small, ids, 4, patch=without_keys), scored(small, ids, 8))
+    of = command(path, small, "--sampler", "hf-eager", out=tmp_path / "out.json")
+    names = [*of["blame"]["named"], *of["blame"]["alternatives"]]
+    assert {f"weights-zeroed of layers[0].attention.{node}" for node in ("q_proj", "k_proj")} <= {*names}

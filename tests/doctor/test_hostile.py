@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from moeparity.doctor.evidence import batch, find
+from moeparity.doctor.batch import batch
+from moeparity.doctor.evidence import find
 from tests.command import alone, inside
 from tests.doctor.programs import QUICKSTART, ROOT, command, log, tokens
 from tests.logs.broken import FILES, LINES, write

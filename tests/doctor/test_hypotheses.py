@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from moeparity.doctor.case import Case, Request, gather, opened
-from moeparity.doctor.hypotheses import Hypothesis, coarse, groups, nodes_of
+from moeparity.doctor.hypotheses import Hypothesis, coarse, groups, nodes_of, stale_parts
 from moeparity.doctor.misread import in_one_phase, misread
 from moeparity.doctor.numbers import families
 from moeparity.inputs.model import open_model
@@ -95,6 +95,14 @@ def test_sides_that_compute_the_same_share_their_simulations(
     warmer = {key: x * 1.1 if key.profile == "vllm" else x for key, x in case.bench.scored.items()}
     case.bench.scored.update(warmer)
     assert case.profile_in_fp32("sampler") == "vllm"
+
+
+def test_each_node_may_have_older_weights(small: Path, small_before: Path) -> None:
+    graph = open_model(small, device="cpu").graph
+    names = [each.name for each in stale_parts(graph, small_before)]
+    assert len(names) == len({*names})
+    ours = {"layers[0].attention.o_proj", "layers[*].attention.o_proj", "layers[1].moe.experts", "layer 1", "norm"}
+    assert {f"stale weights of {says}" for says in ours} <= {*names}
 
 
 def test_parts_are_layers_kinds_and_single_nodes(small: Path) -> None:

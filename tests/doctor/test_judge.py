@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from moeparity.doctor.judge import Difference, legal_sizes, ranked
+from moeparity.doctor.judge import Difference, legal_sizes, ranked, spread_of
 
 SEQUENCES, LENGTH = 40, 30
 
@@ -106,3 +106,48 @@ def test_of_two_that_are_as_far_off_none_is_preferred() -> None:
         x, y = (d + torch.randn(d.shape, generator=draw, dtype=torch.float64) for _ in range(2))
         preferred += Difference(d=d, sequence=sequence).prefers(x, y)
     assert preferred <= 12
+
+
+def test_a_way_has_all_that_come_to_the_same() -> None:
+    """But not those that would have to be scaled a hundredfold."""
+    draw = torch.Generator().manual_seed(3)
+    x, y = torch.randn(2, 400, generator=draw, dtype=torch.float64)
+    of = Difference(d=x + 0.5 * y, sequence=torch.arange(400) // 20)
+    assert sorted(index for index, _ in of.leading([x, 1e-3 * x, -x, 1.5 * x])) == [0, 3]
+    assert [sorted(way) for way in of.directions([x, y, 1.5 * x, 1e-3 * x], 4)] == [[0, 2], [1]]
+    assert len(of.directions([x, y], 1)) == 1
+
+
+def test_a_token_that_any_rounding_moves_does_not_outweigh_all_others() -> None:
+    """The cause makes a little everywhere; one token, whose routes flip, is far off at random."""
+    draw = torch.Generator().manual_seed(4)
+    sequence = torch.arange(400) // 20
+    x = 0.02 * torch.randn(400, generator=draw, dtype=torch.float64)
+    d = x + 0.01 * torch.randn(400, generator=draw, dtype=torch.float64)
+    d[7] += 4
+    engines = -2 + 0.01 * torch.randn(20, 400, generator=draw, dtype=torch.float64)
+    engines[10:, 7] += 4
+    spread = spread_of(engines)
+    alike, counted = (Difference(d=d, sequence=sequence, spread=of) for of in (None, spread))
+    assert alike.share(x).estimate < 0.02
+    assert 0.5 < counted.share(x).low < counted.share(x).estimate < 0.9
+    assert 0.8 < counted.slope(x).low < counted.slope(x).high < 1.2
+    assert counted.remains(x) < counted.remains(torch.zeros_like(x)) / 2
+    tokens = sequence == 0
+    assert counted.at(tokens).spread is not None
+    assert counted.at(tokens).d.equal(d[:20])
+
+
+def test_engines_that_agree_count_all_tokens_alike() -> None:
+    engines = torch.zeros(3, 2, dtype=torch.float64)
+    assert spread_of(engines) is None
+    assert spread_of(engines[:1]) is None
+    d = torch.tensor([1.0, -2.0], dtype=torch.float64)
+    assert Difference(d=d, sequence=torch.tensor([0, 1])).counted(d).equal(d)
+
+
+def test_a_token_on_which_engines_agree_counts_no_more_than_the_one_in_the_middle() -> None:
+    engines = torch.tensor([[0.0, 0.0, 0.0], [0.0, 1.0, 3.0]], dtype=torch.float64)
+    spread, middle = spread_of(engines), engines[:, 1].std()
+    assert spread is not None
+    assert spread.tolist() == pytest.approx([float(middle), float(middle) * 2**0.5, float(middle) * 10**0.5])

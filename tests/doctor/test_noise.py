@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
 import torch
 
-from moeparity.doctor.noise import STATISTICS, noise
+from moeparity.doctor import answer
+from moeparity.doctor.hypotheses import AS_CONFIGURED
+from moeparity.doctor.judge import Difference, spread_of
+from moeparity.doctor.noise import STATISTICS, is_far_beyond, may_make, noise
 from moeparity.doctor.routes import Flipped, Flips
 
 TOKENS = 4000
@@ -25,6 +32,25 @@ def test_a_pair_of_the_same_kind_is_inside_and_a_larger_one_beyond() -> None:
     assert not any(each.is_inside for each in mistaken.statistics)
 
 
+def test_far_beyond_is_what_many_tokens_of_several_sequences_are() -> None:
+    of = noise([engine(seed) for seed in range(10)], engine(20) - engine(21))
+    assert of is not None
+    clean = engine(20) - engine(21)
+    sequence = torch.arange(TOKENS) // 100
+    one_token, one_sequence, several = clean.clone(), clean.clone(), clean.clone()
+    one_token[0] += 1000
+    one_sequence[:100] += 10
+    several[:300] += 10
+    spread = spread_of(torch.stack([engine(seed) for seed in range(10)]))
+    diffs = [Difference(d=d, sequence=sequence, spread=spread) for d in (clean, one_token, one_sequence, several)]
+    assert [is_far_beyond(of, difference) for difference in diffs] == [False, False, False, True]
+    assert [may_make(of, difference.d) for difference in diffs] == [True, False, False, False]
+    # As often, but not as much by the mean of all tokens.
+    seldom = clean.clone()
+    seldom[:: TOKENS // 8] += 0.2
+    assert not is_far_beyond(of, Difference(d=seldom, sequence=sequence, spread=spread))
+
+
 def test_engines_that_are_nearly_one_do_not_widen_the_bound() -> None:
     engines = [engine(seed) for seed in range(10)]
     near = engines[0].clone()
@@ -33,6 +59,28 @@ def test_engines_that_are_nearly_one_do_not_widen_the_bound() -> None:
     assert of is not None
     assert plain is not None
     assert of.statistics[0].bound < 1.1 * plain.statistics[0].bound
+
+
+def test_a_token_that_flips_in_none_of_the_engines_is_noise_and_a_far_larger_one_is_not() -> None:
+    """Eight tokens flip in every other engine or so, which makes the largest difference of all pairs; twelve more flip
+    in one engine each, by less or by more.
+    """
+    engines, recorded = [engine(seed) for seed in range(12)], engine(20) - engine(21)
+    flips = torch.rand(8, 12, generator=torch.Generator().manual_seed(3)) < 0.5
+    for place, each in enumerate(engines):
+        each[:8] += flips[:, place]
+    largest = max(float((a - b).abs().max()) for a in engines for b in engines)
+    for place, size in enumerate(torch.logspace(-1, 0, 12, dtype=torch.float64)):
+        engines[place][100 + place] += size
+    recorded[1000] = 1.5
+    assert recorded[1000] > 1.4 * largest
+    of = noise(engines, recorded)
+    assert of is not None
+    assert all(each.is_inside for each in of.statistics)
+    recorded[1000] = 5.0
+    beyond = noise(engines, recorded)
+    assert beyond is not None
+    assert "max_abs_delta" in [each.name for each in beyond.statistics if not each.is_inside]
 
 
 def test_flipped_routes_have_a_bound_of_at_most_one_and_none_where_nothing_flips() -> None:
@@ -67,3 +115,23 @@ def test_flips_are_those_of_the_engines_that_are_asked_for() -> None:
     assert of_two.legal.tolist() == [[0, 1], [1, 0]]
     assert swapped.legal.tolist() == [[0, 1, 1], [1, 0, 0], [1, 0, 0]]
     assert flips.flipped(scored, ["s", "v"]) is None
+
+
+def within(low: float, high: float) -> Any:
+    return SimpleNamespace(low=low, high=high)
+
+
+def test_a_small_record_beyond_the_bounds_is_undecided() -> None:
+    """Less than twice what engines make between them, which nothing explains: noise only if no bound says otherwise."""
+    d = engine(20) - engine(21, 0.03)
+    beyond = noise([engine(seed) for seed in range(10)], d)
+    case: Any = SimpleNamespace(
+        clues=(), legal_difference=d, difference=SimpleNamespace(d=d, share=lambda _: within(0, 0))
+    )
+    configured = SimpleNamespace(hypothesis=AS_CONFIGURED)
+    stand: Any = SimpleNamespace(is_settled=False, first=None, contenders=[configured], rivals=())
+    first: Any = SimpleNamespace(share=within(0, 0.1))
+    sizes = answer.Sizes(size=within(0.5, 1.5), remainder=within(0.5, 1.5), legal=1.0)
+    with patch.object(answer, "of_other_weights", return_value=False), patch.object(answer, "fits", return_value=False):
+        assert answer._answer(case, stand, first, sizes, (), 100, None) == "noise"
+        assert answer._answer(case, stand, first, sizes, (), 100, beyond) == "undecided"

@@ -38,6 +38,9 @@ class Case:
     aside: tuple[str, ...] = ()
 
 
+IN_FP8 = "_in_fp8"
+"""Behind a small checkpoint's name: the same in fp8, a scale for each block of `BLOCK` x `BLOCK`."""
+BLOCK = 16
 ALL = ("qwen3_moe", "deepseek_v3", "qwen2_moe", "gpt_oss")
 
 
@@ -166,6 +169,12 @@ def exchange_in_expert(tensors: Tensors, config: Config, others: Tensors) -> Non
             tensors[name] = before[name]
 
 
+def exchange_rows(tensors: Tensors, config: Config, others: Tensors) -> None:
+    name = f"{LAYER}block_sparse_moe.input_linear.weight"
+    gate, up = tensors[name].chunk(2, dim=1)
+    tensors[name] = torch.cat((up, gate), dim=1)
+
+
 def exchange_dense(tensors: Tensors, config: Config, others: Tensors) -> None:
     gate, up = (f"model.layers.0.mlp.{part}_proj.weight" for part in ("gate", "up"))
     tensors[gate], tensors[up] = tensors[up], tensors[gate]
@@ -203,6 +212,55 @@ def transposed(x: Tensor) -> Tensor:
     return torch.stack(numbers).reshape(rows, columns)
 
 
+def in_fp8_by_blocks(weight: Tensor) -> Tensor:
+    """Block after block of 24 rows and columns, through a scale that makes the largest number 448. As torch divides a
+    number by a tensor: times its reciprocal.
+    """
+    result = weight.float()
+    for row in range(0, weight.shape[0], 24):
+        for column in range(0, weight.shape[1], 24):
+            block = result[row : row + 24, column : column + 24]
+            factor = block.abs().max().reciprocal() * 448
+            block.copy_((block * factor).to(torch.float8_e4m3fn).float() * (1 / factor))
+    return result.to(weight.dtype)
+
+
+def rescaled(
+    change: Callable[[Tensor], Tensor], names: str = "self_attn.o_proj"
+) -> Callable[[Tensors, Config, Tensors], None]:
+    """Other scales for some weights of layer 1."""
+
+    def by_hand(tensors: Tensors, config: Config, others: Tensors) -> None:
+        for name in [name for name in tensors if re.match(f"{LAYER}{names}.*_scale_inv", name)]:
+            tensors[name] = change(tensors[name])
+
+    return by_hand
+
+
+def scales_of_layer_2(tensors: Tensors, config: Config, others: Tensors) -> None:
+    for name in [name for name in tensors if name.startswith(f"{LAYER}mlp.experts.") and name.endswith("_scale_inv")]:
+        tensors[name] = tensors[name.replace(LAYER, OTHER)].clone()
+
+
+def of_the_next_block(scales: Tensor) -> Tensor:
+    """Row by row, the last block having the first one's."""
+    numbers = scales.flatten().tolist()
+    return torch.tensor([*numbers[1:], numbers[0]]).view(scales.shape)
+
+
+def as_if_twice_as_large(scales: Tensor) -> Tensor:
+    """What each block has if its place is taken to be half of what it is."""
+    rows, columns = scales.shape
+    return torch.tensor([[scales[row // 2, column // 2] for column in range(columns)] for row in range(rows)])
+
+
+def head_in_fp8(weight: Tensor) -> Tensor:
+    """One scale for the whole matrix."""
+    factor = weight.float().abs().max().reciprocal() * 448
+    return ((weight.float() * factor).to(torch.float8_e4m3fn).float() * (1 / factor)).to(weight.dtype)
+
+
+FP8 = ("qwen3_moe_in_fp8",)
 O_PROJ, NODE = "self_attn.o_proj.weight", "layers[1].attention."
 CASES = (
     Case(name="gate-and-up-exchanged", models=ALL, layers=[1], by_hand=exchange_gate_and_up),
@@ -317,6 +375,13 @@ CASES = (
         by_hand=stale(O_PROJ),
     ),
     Case(
+        name="weights-in-fp8",
+        models=("qwen3_moe", "deepseek_v3"),
+        nodes=f"{NODE}o_proj",
+        values={"block": 24},
+        by_hand=changed(LAYER + O_PROJ, in_fp8_by_blocks),
+    ),
+    Case(
         name="weights-transposed",
         models=("qwen3_moe", "deepseek_v3"),
         nodes=f"{NODE}o_proj",
@@ -393,4 +458,43 @@ CASES = (
         values={"window": 3},
         by_hand=fields(sliding_window=3),
     ),
+    Case(
+        name="scales-transposed",
+        models=("qwen3_moe_in_fp8", "deepseek_v3_in_fp8"),
+        nodes=f"{NODE}o_proj",
+        by_hand=rescaled(lambda x: x.T.contiguous().view(x.shape)),
+    ),
+    Case(name="scales-of-another-block", models=FP8, nodes=f"{NODE}o_proj", by_hand=rescaled(of_the_next_block)),
+    Case(name="scales-twice", models=FP8, nodes=f"{NODE}o_proj", by_hand=rescaled(lambda x: x * x)),
+    Case(name="scales-inverted", models=FP8, nodes=f"{NODE}o_proj", by_hand=rescaled(lambda x: 1 / x)),
+    Case(
+        name="scales-missing",
+        models=FP8,
+        nodes="layers[1].moe.experts",
+        values={"part": "down"},
+        by_hand=rescaled(torch.ones_like, "mlp.experts.*.down_proj"),
+    ),
+    Case(
+        name="scales-of-another-layer",
+        models=FP8,
+        nodes="layers[1].moe.experts",
+        values={"layer": 2},
+        by_hand=scales_of_layer_2,
+    ),
+    Case(
+        name="scales-of-another-size",
+        models=FP8,
+        nodes=f"{NODE}o_proj",
+        values={"size": 2 * BLOCK},
+        by_hand=rescaled(as_if_twice_as_large),
+    ),
+    Case(
+        name="skip-list-ignored",
+        models=FP8,
+        nodes="lm_head",
+        values={"block": 0},
+        by_hand=changed("lm_head.weight", head_in_fp8),
+    ),
+    # One tensor of all experts, gate before up in its rows.
+    Case(name="gate-and-up-exchanged", models=("granitemoe",), layers=[1], by_hand=exchange_rows),
 )

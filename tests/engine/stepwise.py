@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -28,7 +29,8 @@ Places = list[tuple[int, int]]
 
 class Call(NamedTuple):
     """Tokens that go through an op in one tensor [b, t], those that attention shows them, and what of these each of
-    them may see (None: by their order alone). `padding`: rows of zeros behind them.
+    them may see (None: by their order alone). `padding`: rows of zeros behind them. `before`: of each row, the
+    token whose state it goes on from, if that was computed before (None: it begins anew).
     """
 
     tokens: Places
@@ -37,6 +39,16 @@ class Call(NamedTuple):
     key_size: tuple[int, int]
     visible: Tensor | None = None
     padding: int = 0
+    before: Sequence[tuple[int, int] | None] = ()
+
+
+class Made(NamedTuple):
+    """A call of an op with a state: its tokens, what it read of them, the state before them, and the kernel."""
+
+    call: Call
+    operands: list[Tensor | None]
+    state: Tensor | None
+    kernel: Callable[..., tuple[Tensor, ...]]
 
 
 @dataclass
@@ -57,6 +69,9 @@ class Stepwise:
         """By value, and `value->reader` where a reader is handed another rounding: [B, T, ...]."""
         self.rows: dict[str, dict[tuple[int, int], Tensor]] = {}
         self.schedule = schedule
+        # By node: every call so far of an op with a state, and the token that a copied one is.
+        self.calls_made: dict[str, list[Made]] = {}
+        self.copied: dict[tuple[int, int], tuple[int, int]] = {}
         flat = [step for step in schedule.steps if step.shape == "flat" and not step.filler]
         there = [part for step in flat for part in step.parts]
         # Where the keys of a sequence begin that a server was given without its padding.
@@ -99,15 +114,20 @@ class Stepwise:
         for segment, loaded in zip(self.model.graph.segments, self.loaded, strict=True):
             for node in segment.nodes:
                 plan = self._plan(phase, step.rows, step.tokens, step.tokens, step.tokens)
-                varlen = node.op.varlen({**plan.told_to(node), **plan.active(node)})
+                varlen = node.op.tokens.varlen({**plan.told_to(node), **plan.active(node)})
                 calls = list(self._calls(node, step, varlen=varlen))
                 longest = max((call.key_size[1] for call in calls), default=0)
                 longest = sum(call.size[1] for call in calls) if _is_pack(step) else longest
                 for call in calls:
-                    rows = step.rows if node.op.history else len(call.tokens) + call.padding
+                    rows = (
+                        step.rows if node.op.tokens.history or node.op.tokens.state else len(call.tokens) + call.padding
+                    )
                     plan = self._plan(phase, rows, longest, call.key_size[1], call.size[1])
                     self._call(plan, node, call, loaded[node.name, plan.dtype_of(node.name)])
                 for copy in step.copies:
+                    self.copied |= {
+                        (copy.sequence, t): (copy.source, t + copy.shift) for t in range(copy.first, copy.last)
+                    }
                     for value in (*node.values, *(f"{node.values[0]}->{r}" for r in plan.edges(node))):
                         for t in range(copy.first, copy.last):
                             self.rows[value][copy.sequence, t] = self.rows[value][copy.source, t + copy.shift]
@@ -133,17 +153,21 @@ class Stepwise:
             for place in _places(step.spans):
                 keys = _before(step, place, self.starts)
                 visible = torch.tensor([[_sees(step, place, key) for key in keys]]) if _is_pack(step) else None
-                yield Call([place], (1, 1), keys, (1, len(keys)), visible)
-        elif node.op.family == "head":
+                tokens = _places(step.spans)
+                runs_on = _is_pack(step) and not step.isolated and tokens.index(place)
+                before = tokens[tokens.index(place) - 1] if runs_on else (place[0], place[1] - 1)
+                yield Call([place], (1, 1), keys, (1, len(keys)), visible, before=[before])
+        elif node.op.role.family == "head":
             for spans in _head_parts(step):
                 alike = len({(span.first, span.last) for span in spans}) == 1
                 yield _together(spans, step.shape if alike else "flat", 0)
             if step.scored is None:
                 yield _together(step.spans, step.shape, step.padding)
-        elif not node.op.history:
+        elif not (node.op.tokens.history or node.op.tokens.state):
             yield _together(step.spans, step.shape, step.padding)
         else:
-            yield from _attending(step, self.starts if step.shape == "flat" else {}, varlen=varlen)
+            alone = varlen or node.op.tokens.state is not None
+            yield from _attending(step, self.starts if step.shape == "flat" else {}, varlen=alone)
 
     def _call(self, plan: BoundGraph, node: Node, call: Call, w: Mapping[str, Tensor]) -> None:
         kernel, edges = self.functions.get(node.name) or node.op.load(), plan.edges(node)
@@ -158,10 +182,15 @@ class Stepwise:
         settings = {**plan.told_to(node), **plan.active(node)}
         handed: dict[str | None, dict[str, Any]] = {None: {}, **{r: dict([site]) for r, site in edges.items()}}
         for reader, changed in handed.items():
-            out = kernel(*operands, w=w, p=node.params, at=_kernel_settings(node, {**settings, **changed}))
+            at = _kernel_settings(node, {**settings, **changed})
+            carried = {} if node.op.tokens.state is None else {"state": self._state_before(node, call, at)}
+            out = kernel(*operands, w=w, p=node.params, at=at, **carried)
+            if node.op.tokens.state is not None:
+                of_node = partial(kernel, w=w, p=node.params, at=at)
+                self.calls_made.setdefault(node.name, []).append(Made(call, operands, carried["state"], of_node))
             for value, tensor in zip(node.values, out if isinstance(out, tuple) else (out,), strict=False):
                 partials = plan.partials[node.values[0]] > 1
-                axis = node.op.token_axis + partials
+                axis = node.op.tokens.axis + partials
                 name = value if reader is None else f"{value}->{reader}"
                 rows = tensor.narrow(axis, 0, tensor.shape[axis] - call.padding) if call.padding else tensor
                 # In memory of its own: torch would choose the GEMM of one row by the strides of all of them.
@@ -170,9 +199,35 @@ class Stepwise:
                 by_token = rows.movedim(axis, 1).flatten(0, 1)
                 self.rows.setdefault(name, {}).update(zip(call.tokens, by_token.unbind(), strict=True))
 
+    def _state_before(self, node: Node, call: Call, at: Mapping[str, Any]) -> Tensor | None:
+        """What a call begins with: of each sequence the state behind the token before it, stored in between."""
+        rows = [self._state_behind(node, place, at) for place in call.before]
+        some_state = next((row for row in rows if row is not None), None)
+        return (
+            None
+            if some_state is None
+            else torch.stack([torch.zeros_like(some_state) if r is None else r for r in rows])
+        )
+
+    def _state_behind(self, node: Node, place: tuple[int, int] | None, at: Mapping[str, Any]) -> Tensor | None:
+        """The state of a sequence behind a token, as the call that computed it leaves it."""
+        source = place
+        while source in self.copied:
+            source = self.copied[source]
+        for call_made in self.calls_made.get(node.name, ()):
+            if source in call_made.call.tokens:
+                row, column = divmod(call_made.call.tokens.index(source), call_made.call.size[1])
+                state = call_made.kernel(*call_made.operands, state=call_made.state, ends=(column + 1,))[
+                    len(node.values)
+                ][row]
+                for site in ("step_state", *(["block_state"] if source != place else [])):
+                    state = state if at[site] == UNROUNDED else state.to(at[site]).to(state.dtype)
+                return state
+        return None
+
     def _input(self, plan: BoundGraph, node: Node, port: str, name: str, call: Call) -> Tensor:
         """One input of a call: the step's own tensor, or rows put together as the op that made them lays them out."""
-        earlier = port in node.op.history
+        earlier = port in node.op.tokens.history
         tokens, size = (call.keys, call.key_size) if earlier else (call.tokens, call.size)
         if name == "mask" and call.visible is not None:
             return torch.stack([self.rows[name][place] for place in tokens]).view(1, 1, -1) & call.visible
@@ -180,7 +235,7 @@ class Stepwise:
         base = name.partition("->")[0]
         maker = next((n for n in self.model.graph.nodes if base in n.values), None)
         partials = maker is not None and plan.partials[base] > 1
-        axis = (1 if maker is None else maker.op.token_axis) + partials
+        axis = (1 if maker is None else maker.op.tokens.axis) + partials
         if own_rows is None:
             rows = torch.stack([self.rows[name][place] for place in tokens]).unflatten(0, size)
             own_rows = rows.movedim(1, axis)
@@ -248,10 +303,12 @@ def _attending(step: Step, starts: Mapping[int, int], *, varlen: bool) -> Iterat
     if _is_pack(step) and not (varlen and step.isolated):
         tokens = _places(step.spans)
         visible = torch.tensor([[_sees(step, a, b) for b in tokens] for a in tokens])
-        yield Call(tokens, (1, len(tokens)), tokens, (1, len(tokens)), visible)
+        yield Call(tokens, (1, len(tokens)), tokens, (1, len(tokens)), visible, before=[None])
         return
     together = [step.spans] if step.shape == "dense" else [(span,) for span in step.spans]
     for spans in together:
         first = min(starts.get(spans[0].sequence, 0), spans[0].first)
         keys = [(span.sequence, t) for span in spans for t in range(first, span.last)]
-        yield Call(_places(spans), (len(spans), spans[0].tokens), keys, (len(spans), spans[0].last - first))
+        before = [(span.sequence, span.first - 1) for span in spans]
+        size, key_size = (len(spans), spans[0].tokens), (len(spans), spans[0].last - first)
+        yield Call(_places(spans), size, keys, key_size, before=before)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from moeparity import bisect
+from moeparity.documents.checked import shipped
 from moeparity.engine import duration
 from moeparity.engine.footprint import estimate
 from moeparity.engine.liveness import Values
@@ -17,7 +18,6 @@ from moeparity.inputs.model import Model, open_model
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile, overrides
 from moeparity.plan.schedule.steps import MicroBatches
-from moeparity.plan.spec.reader import shipped
 from tests.errors.base import BASE
 
 RECIPE = f"""

@@ -15,11 +15,13 @@ from torch import Tensor
 
 from moeparity.errors import SpecError
 from moeparity.inputs.model import Model, open_model
+from moeparity.inputs.weights.formats import FORMATS
+from moeparity.inputs.weights.quantise import quantise
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.faults.reader import shipped_faults
 from tests.checkpoint_factory import FILE, make_small
 from tests.engine.faulty import Values, fault, plan_of, walk
-from tests.engine.rewritten_checkpoints import CASES, Case
+from tests.engine.rewritten_checkpoints import BLOCK, CASES, IN_FP8, Case
 from tests.engine.test_faults_at_nodes import TESTED
 from tests.opened import opened
 from tests.planted.places import random_tokens
@@ -34,7 +36,11 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
     folders: dict[str, Path] = {}
 
     def checkpoint(name: str) -> Path:
-        if name not in folders:
+        if name.endswith(IN_FP8):
+            folder = tmp_path_factory.mktemp(name) / "model"
+            quantise(checkpoint(name.removesuffix(IN_FP8)), FORMATS["fp8-blocks"], folder, BLOCK)
+            folders[name] = folder
+        elif name not in folders:
             folders[name] = make_small(name, tmp_path_factory.mktemp(name))
         return folders[name]
 

@@ -38,6 +38,11 @@ TESTED = {
     "causal-shifted",
     "padding-seen",
     "pack-seen",
+    "index-relu-missing",
+    "index-unused",
+    "position-scale-missing",
+    "scores-on-outputs",
+    "chunks-slide",
     "sinks-missing",
     "sinks-twice",
     "rotary-width",
@@ -46,6 +51,14 @@ TESTED = {
     "softmax-scale-of-another-width",
     "softmax-scale-missing",
     "softmax-scale-twice",
+    # Of a model of its own: tests/engine/test_states.py.
+    "state-unreset",
+    # Of a model with an adapter: tests/engine/test_adapter_faults.py.
+    "adapter-missing",
+    "adapter-counted-by-ranks",
+    "adapter-of-another-step",
+    "adapter-scaled-by-other-rank",
+    "adapter-twice",
 }
 IDS = random_tokens(2, 11, vocab=300)
 MASK = torch.ones(2, 11, dtype=torch.bool)
@@ -55,8 +68,9 @@ LAYER = "layers[1]."
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
-    names = ("qwen3_moe", "qwen2_moe", "deepseek_v3", "gpt_oss")
+    names = ("qwen3_moe", "qwen2_moe", "deepseek_v3", "deepseek_v32", "gpt_oss", "mistral4", "llama4")
     fields = {name: SMALL[name] for name in names} | {"clipped": {**SMALL["olmoe"], "clip_qkv": 0.5}}
+    fields["of_all_keys"] = {**SMALL["deepseek_v32"], "index_topk": 64}
     return {name: opened(make_random(of, tmp_path_factory.mktemp(name))) for name, of in fields.items()}
 
 
@@ -102,6 +116,63 @@ def test_a_norm_applied_twice_norms_its_own_result(models: dict[str, Model], mod
     fresh, faulty = plan_and_fault(models[model], name, node)
     eps = next(n for n in models[model].graph.nodes if n.name == node).params["eps"]
     assert same_bits(faulty[node], rms_norm(fresh[node], weight_of(models[model], node), eps))
+
+
+def test_attention_without_its_index_is_that_of_a_model_that_chooses_all_keys(models: dict[str, Model]) -> None:
+    fresh, faulty = plan_and_fault(models["deepseek_v32"], "index-unused", "layers[*].attention.attend")
+    of_all_keys = models["of_all_keys"]
+    dense, _ = walk(of_all_keys, {"fresh": plan_of(of_all_keys)}, IDS, mask=MASK)
+    assert same_bits(faulty["lm_head"], dense["fresh"]["lm_head"])
+    assert not same_bits(faulty["lm_head"], fresh["lm_head"])
+
+
+def test_index_scores_without_relu(models: dict[str, Model]) -> None:
+    """The keys of the largest sums of all scores, also the negative ones."""
+    model, at = models["deepseek_v32"], f"{LAYER}attention."
+    fresh, faulty = plan_and_fault(model, "index-relu-missing", f"{at}index")
+    q, k, of_heads = (fresh[at + name].double() for name in ("index_rope.q", "index_rope.k", "index_weights"))
+    total = torch.einsum("bth,bhts->bts", of_heads, q @ k.transpose(-1, -2))
+    hidden = ~(MASK[:, None] & torch.ones(11, 11, dtype=torch.bool).tril())
+    best = total.masked_fill(hidden, -torch.inf).topk(4)[1]
+    ours = faulty[f"{at}index"]
+    assert torch.equal(ours[0, 4:].sort(-1)[0], best[0, 4:].sort(-1)[0])
+    assert not torch.equal(ours, fresh[f"{at}index"])
+
+
+def test_queries_that_are_not_scaled_by_their_position(models: dict[str, Model]) -> None:
+    node = f"{LAYER}attention.nope_scaled"
+    fresh, faulty = plan_and_fault(models["mistral4"], "position-scale-missing", node)
+    assert same_bits(faulty[node], fresh[f"{LAYER}attention.q_split.nope"])
+    assert same_bits(faulty[node][:, :5], fresh[node][:, :5])
+    assert not same_bits(faulty[node][:, 5], fresh[node][:, 5])
+
+
+def test_scores_on_the_outputs_of_experts(models: dict[str, Model]) -> None:
+    """The same rows of x without its weight, then times it, as a scalar evaluation in fp64 has it."""
+    model, at = models["llama4"], f"{LAYER}moe."
+    fresh, faulty = plan_and_fault(model, "scores-on-outputs", f"{at}experts")
+    weights = model.weights.node(next(n for n in model.graph.nodes if n.name == f"{at}experts"), "bf16")
+    for b, t in ((0, 0), (0, 9), (1, 6)):
+        expert, score = int(fresh[f"{at}router.ids"][b, t, 0]), float(fresh[f"{at}router.weights"][b, t, 0])
+        gate_up, down = (weights[name][expert].double() for name in ("gate_up", "down"))
+
+        def row(x: Tensor, gate_up: Tensor = gate_up, down: Tensor = down) -> Tensor:
+            gate, up = (gate_up @ x).chunk(2)
+            return down @ (F.silu(gate) * up)
+
+        x = fresh[f"{at}norm"][b, t].double()
+        torch.testing.assert_close(fresh[f"{at}experts"][b, t, 0].double(), row(x * score), rtol=0.05, atol=0.01)
+        torch.testing.assert_close(faulty[f"{at}experts"][b, t, 0].double(), row(x) * score, rtol=0.05, atol=0.01)
+    assert not same_bits(faulty[f"{at}experts"], fresh[f"{at}experts"])
+
+
+def test_a_window_in_place_of_chunks(models: dict[str, Model]) -> None:
+    """Chunks have five tokens, and begin behind the padding."""
+    node = "layers[0].attention.attend"
+    fresh, faulty = plan_and_fault(models["llama4"], "chunks-slide", node)
+    differs = (faulty[node] != fresh[node]).any(-1)
+    real = MASK.cumsum(-1) - 1
+    assert torch.equal(differs & MASK, MASK & (real >= 5) & (real % 5 < 4))
 
 
 def test_a_clip_left_out_hands_on_what_it_reads(models: dict[str, Model]) -> None:
@@ -167,7 +238,7 @@ def test_a_token_goes_to_fewer_experts(models: dict[str, Model], model: str) -> 
     """Those of the smallest weights are left out; where the router renormalises, the sum of weights stays."""
     fresh, faulty = plan_and_fault(models[model], "experts-per-token", f"{LAYER}moe.router", {"count": 3})
     ids, weights = (fresh[f"{LAYER}moe.router.{port}"] for port in ("ids", "weights"))
-    (renormalizes,) = {node.params["renormalize"] for node in models[model].graph.nodes if node.op.routes}
+    (renormalizes,) = {node.params["renormalize"] for node in models[model].graph.nodes if node.op.role.routes}
     expected = weights.clone()
     for row in expected.flatten(0, 1):
         total = row.float().sum()
@@ -216,15 +287,28 @@ def test_what_cannot_be_rotated_is_refused(models: dict[str, Model], node: str, 
         plan_and_fault(models["qwen3_moe"], name, node if node == "rotary" else f"{LAYER}{node}", {"width": width})
 
 
-def eager(values: Values, real: Tensor, window: int | None, ahead: int = 0, scale: float | None = None) -> Tensor:
-    """Eager attention of layer 1 by hand, over tokens that a mask [B, T] says are seen, and so many behind a query."""
+def eager(
+    values: Values,
+    real: Tensor,
+    window: int | None,
+    ahead: int = 0,
+    scale: float | None = None,
+    *,
+    shifts: bool = False,
+) -> Tensor:
+    """Eager attention of layer 1 by hand, over tokens that a mask [B, T] says are seen, and so many behind a query;
+    `shifts`: its softmax is of scores less their highest, in their dtype, as gpt-oss has it.
+    """
     q, k, v = (values[f"{LAYER}attention.{name}"] for name in ("rope.q", "cache.k", "cache.v"))
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     scores = torch.matmul(q, k.transpose(2, 3)) * (q.shape[-1] ** -0.5 if scale is None else scale)
     rows, columns = torch.arange(11)[:, None], torch.arange(11)[None]
     visible = (columns <= rows + ahead) & (rows - columns < (window or 99))
     bias = torch.where(visible & real[:, None, None, :], 0.0, torch.finfo(scores.dtype).min).to(scores.dtype)
-    probabilities = F.softmax(scores + bias, dim=-1, dtype=torch.float32).to(q.dtype)
+    if shifts:
+        probabilities = F.softmax(scores + bias - (scores + bias).amax(-1, keepdim=True), dim=-1)
+    else:
+        probabilities = F.softmax(scores + bias, dim=-1, dtype=torch.float32).to(q.dtype)
     return torch.matmul(probabilities, v).transpose(1, 2).flatten(2)
 
 
@@ -243,7 +327,7 @@ def test_attention_sees_what_the_mask_says(
     node = f"{LAYER}attention.attend"
     fresh, faulty = plan_and_fault(models[model], name, node, values)
     window = next(n for n in models[model].graph.nodes if n.name == node).params["window"]
-    assert same_bits(faulty[node], eager(faulty, real, window))
+    assert same_bits(faulty[node], eager(faulty, real, window, shifts=model == "gpt_oss"))
     assert not same_bits(faulty[node], fresh[node])
 
 

@@ -24,7 +24,10 @@ from moeparity.inputs.model import Model, open_model
 from moeparity.ops.attribute import Value
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile, overrides
+from moeparity.plan.faults.stated import earlier
 from moeparity.plan.schedule.steps import PHASES, MicroBatches, Schedule, Span, Step, rectangle
+from moeparity.plan.schedule.updates import on_versions
+from moeparity.plan.spec.variant_schema import StatedFault
 from moeparity.plan.token_shapes import token_shapes
 from tests.checkpoint_factory import make_random
 from tests.small_models import SMALL, fields_of
@@ -61,7 +64,10 @@ def taken(act):
     return after["VmHWM"] - after["RssFile"] - after["RssShmem"] - before
 def measure(folder, profile, dtype, sequences, length, micro_batches, variants, log_probs, schedule):
     model = open_model(folder, device="cpu")
-    walkers = many(model, variants, profile=profile, dtype=dtype, micro_batches=micro_batches, log_probs=log_probs)
+    walkers = many(
+        model, variants, profile=profile, dtype=dtype, micro_batches=micro_batches, log_probs=log_probs,
+        versions=2 * (schedule == "updates"),
+    )
     def walk(sequences, length):
         own = walkers
         if schedule:
@@ -102,14 +108,20 @@ def many(
     dtype: str = "bf16",
     micro_batches: tuple[int, ...] = (4,),
     log_probs: Mapping[str, Value] | None = None,
+    versions: int = 0,
 ) -> list[Walker]:
-    """Variants that differ from layer 0 on, all with these settings of `log_probs`, and a shadow."""
+    """Variants that differ from layer 0 on, all with these settings of `log_probs`, and a shadow; with so many earlier
+    versions of the weights.
+    """
     other_dtype = "fp32" if dtype == "bf16" else "bf16"
     common = {f"log_probs:{name}": value for name, value in (log_probs or {}).items()}
     sites: list[dict[str, Value]] = [{f"layers[{layer}].{site}": other_dtype} for layer in range(2) for site in SITES]
     settings = [common | values for values in ({}, *sites)][:variants]
+    scaled = [[StatedFault(name="weights-scaled", values={"factor": 0.5 + lag})] for lag in range(versions)]
+    faults = earlier(model.graph, scaled, (), HERE)
     plans = [
-        bind(model.graph, load_profile(profile, HERE), dtype, overrides(dict(o), HERE), phases=PHASES) for o in settings
+        bind(model.graph, load_profile(profile, HERE), dtype, overrides(dict(o), HERE), phases=PHASES, faults=faults)
+        for o in settings
     ]
     sizes = [micro_batches[i % len(micro_batches)] for i in range(len(plans))]
     walkers = [
@@ -136,9 +148,11 @@ class Case:
 def in_steps(name: str, sequences: int, length: int) -> Schedule:
     """A prefill of half of each sequence, then token by token: all at once, or flat, each a step behind the other."""
     half = length // 2
-    if name == "decode":
+    if name in ("decode", "updates"):
         decode = (rectangle(0, sequences, t, t + 1, "decode") for t in range(half, length))
-        return Schedule(steps=(rectangle(0, sequences, 0, half, "prefill"), *decode))
+        steps = (rectangle(0, sequences, 0, half, "prefill"), *decode)
+        at = [half, half + 2] if name == "updates" else []
+        return Schedule(steps=tuple(on_versions(steps, [at] * sequences)), recomputes=name == "updates")
     spans: list[list[Span]] = [[] for _ in range(sequences + length - half)]
     for sequence in range(sequences):
         spans[sequence].append(Span(sequence, 0, half))
@@ -158,6 +172,7 @@ CASES = {
     "many waves": Case("hf-eager", "bf16", 32, 64, (4,), 6, dominated=False),
     "decode": Case("hf-eager", "fp32", 32, 192, (32,), 2, schedule="decode"),
     "flat": Case("hf-default", "fp32", 16, 96, (16,), 2, dominated=False, schedule="flat"),
+    "weights that change, the cache computed anew": Case("hf-eager", "fp32", 32, 96, (32,), 2, schedule="updates"),
     "fp64": Case("oracle", "fp32", 16, 256, (16,), 4),
     "log-probabilities": Case("hf-eager", "bf16", *REPORTED, {"form": "log_softmax", "temperature": 0.7}),
     "log-probabilities, an order written out": Case(
@@ -205,6 +220,19 @@ def test_the_estimate_bounds_the_peak_of_a_pass(measured: dict[str, tuple[int, i
         assert estimated <= 3 * measured_bytes
 
 
+def test_each_version_of_the_weights_is_there_beside_the_others(qwen3_moe: Path) -> None:
+    model = open_model(qwen3_moe, device="cpu")
+    sizes = []
+    for versions in range(3):
+        steps = Schedule(
+            steps=tuple(on_versions([rectangle(0, 2, t, t + 1) for t in range(4)], [[1, 2][:versions]] * 2))
+        )
+        (walker,) = many(model, 1, versions=versions)
+        sizes.append(estimate([replace(walker, schedule=steps)], model.weights, 2, 4))
+    assert {size.at for size in sizes} == {sizes[0].at}
+    assert sizes[2].weights - sizes[1].weights == sizes[1].weights - sizes[0].weights > 0
+
+
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name].log_probs])
 def test_log_probabilities_are_the_peak_of_these_cases(qwen3_moe: Path, name: str) -> None:
     case, model = CASES[name], open_model(qwen3_moe, device="cpu")
@@ -234,7 +262,7 @@ class Shapes:
 
     def see(self, view: NodeView) -> None:
         for port, value in enumerate(view.node.values):
-            by_token = view.tensor("0", port).movedim(view.node.op.token_axis, 1)
+            by_token = view.tensor("0", port).movedim(view.node.op.tokens.axis, 1)
             assert by_token.shape[:2] == (3, 5)
             self.axes[value] = tuple(by_token.shape[2:])
 
@@ -247,7 +275,7 @@ def test_what_a_token_has_of_every_value_is_known(model: Model) -> None:
         shape = token_shapes(model.graph)[value]
         assert shape.numbers == math.prod(axes), value
         assert shape.heads is None or shape.axes == axes, value
-        uncut = value.endswith((".k", ".v")) or model.graph.makers[value].op.slot_order
+        uncut = value.endswith((".k", ".v")) or model.graph.makers[value].op.role.slot_order
         assert shape.heads is not None or len(axes) == 1 or uncut, value
 
 

@@ -62,7 +62,7 @@ class BruteForce:
                 # What the graph itself is given is no input of an op.
                 if x is not None and y is not None and value not in SOURCES:
                     equal = _equal(view, x, y)
-                    agree &= self._before(view, equal, a, b) if port in view.node.op.history else equal
+                    agree &= self._before(view, equal, a, b) if view.node.op.tokens.reads_earlier(port) else equal
             ids, inputs = zip(view.output_ids(a), view.output_ids(b), strict=True), view.inputs_agree(a, b)
             for cell, (id_a, id_b), inputs_agree in zip(view.cells, ids, inputs, strict=True):
                 tokens_here = cells == cell
@@ -133,7 +133,7 @@ def test_routes_of_another_schedule(request: pytest.FixtureRequest, name: str) -
     coarse = planned(model, **{"**.router:scores": "bf16"})
     places = [place for place in plain.settings if place[1] == "scores" and place[0].endswith("router")]
     in_decode = with_settings_in(plain, {"decode": places}, coarse)
-    routers = [node for node in model.graph.nodes if node.op.routes]
+    routers = [node for node in model.graph.nodes if node.op.role.routes]
     for theirs, ours in ((MicroBatches(2), DECODE), (DECODE, DECODE), (DECODE, MicroBatches(1))):
         reference = Walker(name="reference", plan=in_decode, schedule=theirs)
         forced = [

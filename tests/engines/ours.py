@@ -13,7 +13,7 @@ import torch
 
 from moeparity.numerics.joined_steps import call
 from moeparity.ops.kernels import combine as combines
-from moeparity.ops.kernels import elementwise, rope, router
+from moeparity.ops.kernels import elementwise, glu, rope, router
 from moeparity.ops.kernels import experts as expert
 from moeparity.ops.kernels import linear as linears
 from moeparity.ops.kernels import log_probs as reported
@@ -80,7 +80,7 @@ def clamped_at(case: Case) -> At:
 def clamped(case: Case, at: At) -> Outputs:
     """gpt-oss's, gate and up alternating."""
     x, p = case["x"], {"limit": case["limit"], "alpha": case["alpha"]}
-    return {"output": expert._clamped(x[..., ::2], x[..., 1::2], p, at["experts"], call)}
+    return {"output": glu.clamped(x[..., ::2], x[..., 1::2], p, at["experts"], call)}
 
 
 def rotary_at(case: Case, table: torch.dtype | None = None, **at: Any) -> At:

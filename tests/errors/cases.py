@@ -25,15 +25,20 @@ from moeparity.paths import LIMIT_FACTOR
 from moeparity.plan.config import Config
 from moeparity.plan.expand import expand
 from moeparity.plan.spec.profile_schema import Machine
-from tests.errors import schedules, token_cases, trace_cases
+from tests.errors import draft_cases, schedules, score_cases, token_cases, trace_cases
+from tests.errors.adapter_defects import ADAPTERS
 from tests.errors.base import BAD, BASE, TOKENS
-from tests.errors.defects import CHECKPOINTS, TOKEN_FILES
+from tests.errors.defects import CHECKPOINTS as PLAIN
+from tests.errors.defects import TOKEN_FILES
+from tests.errors.quantised_defects import QUANTISED
 
+CHECKPOINTS = {**PLAIN, **QUANTISED}
 Command = tuple[str | Path, ...]
 BISECT = {
     "recipe-sample-too-many-tokens-of-all",
     "recipe-envelope-of-too-many-orders",
     "recipe-sample-without-logits",
+    "recipe-sample-at-another-temperature",
     "recipe-tokens-missing",
     "recipe-trace-missing",
     "recipe-gate-of-a-record-that-is-not-there",
@@ -41,6 +46,10 @@ BISECT = {
     "recipe-fault-checkpoint-of-another-model",
     "recipe-fault-base-of-no-rotation",
     "recipe-fault-checkpoint-without-a-tensor",
+    "recipe-updates-checkpoint-of-another-model",
+    "recipe-updates-that-go-back",
+    "recipe-updates-outside",
+    "recipe-updates-of-other-sequences",
     "recipe-swap-matches-nothing",
     "recipe-costs-unknown",
     "recipe-costs-missing",
@@ -59,6 +68,7 @@ MINE = "{tmp}/mine/recipe.yaml"
 """A copy, for outputs that would destroy it."""
 SWEEP: Command = ("sweep", RECIPE, "--device", "cpu", "--over")
 
+QUANTISE: Command = ("quantise", "base", "--out", "{tmp}/copy")
 CLAIMED: Command = ("--side", "candidate", "--out", "{tmp}/contract.json")
 CAPTURED: Command = ("--", "true")
 
@@ -100,6 +110,13 @@ COMMAND_LINES: dict[str, Command] = {
     "cli-show-profile-unknown": ("show", "plan", "base", "--profile", "vlm"),
     "cli-save-matches-nothing": (*FORWARD, "--out", "{tmp}/out.safetensors", "--save", "layers[*].moe.combined"),
     "cli-save-malformed": (*FORWARD, "--out", "{tmp}/out.safetensors", "--save", "layers[1:2:3].moe.combine"),
+    "cli-format-unknown": ("show", "formats", "mxpf4"),
+    "cli-quantise-in-no-format": ("quantise", "base", "--like", "int4", "--out", "{tmp}/copy"),
+    "cli-quantise-onto-a-folder": ("quantise", "base", "--like", "fp8", "--out", "{tmp}"),
+    "cli-quantise-in-groups-of-another-size": (*QUANTISE, "--like", "mxfp8", "--group", "16"),
+    "cli-quantise-what-does-not-fit": (*QUANTISE, "--like", "mxfp4"),
+    "cli-tokens-drafts-without-steps": ("tokens", "base/tokens.safetensors", "--drafts", "3:0.5", "--out", "{tmp}/out"),
+    "cli-init-of-a-checkpoint-that-gives-scores": ("init", "../../checkpoints/reward", "--out", "{tmp}/recipe.yaml"),
     "cli-op-unknown": ("show", "ops", "rmsnorm"),
     "cli-tokens-missing": ("forward", "base", "--tokens", "token.safetensors", "--out", "{tmp}/out.safetensors"),
     "cli-out-in-no-folder": (*FORWARD, "--out", "{tmp}/no/out.safetensors"),
@@ -167,6 +184,8 @@ COMMAND_LINES: dict[str, Command] = {
 CALLS: dict[str, Callable[[], object]] = {
     **token_cases.CALLS,
     **schedules.CALLS,
+    **draft_cases.CALLS,
+    **score_cases.CALLS,
     "python-config-field-missing": lambda: Config(BASE / "config.json")["hiden_size"],
     "python-forward-placement-unknown": lambda: forward(
         "base", torch.ones(2, 3, dtype=torch.int64), placement={"tenser": 2}, device="cpu"
@@ -216,7 +235,7 @@ def files() -> dict[str, Path]:
 def names() -> list[str]:
     """Every bad input."""
     names_there = (*token_cases.LINES, *token_cases.TENSORS, *token_cases.COMMAND_LINES, *trace_cases.DEFECTS)
-    return sorted([*files(), *CHECKPOINTS, *TOKEN_FILES, *names_there, *COMMAND_LINES, *CALLS])
+    return sorted([*files(), *CHECKPOINTS, *ADAPTERS, *TOKEN_FILES, *names_there, *COMMAND_LINES, *CALLS])
 
 
 def command(name: str, tmp: Path) -> Command | None:
@@ -239,6 +258,10 @@ def command(name: str, tmp: Path) -> Command | None:
         folder = Path(shutil.copytree(BASE, tmp / name))
         CHECKPOINTS[name](folder)
         return ("forward", folder, *FORWARD[2:], "--out", tmp / "out.safetensors")
+    if name in ADAPTERS:
+        folder = Path(shutil.copytree(BASE, tmp / name))
+        ADAPTERS[name](folder)
+        return ("show", "plan", folder / "recipe.yaml")
     if name in TOKEN_FILES:
         TOKEN_FILES[name](tmp / TOKENS)
         recipe = (BASE / "recipe.yaml").read_text("utf-8").replace("checkpoint: .", f"checkpoint: {BASE}")

@@ -101,6 +101,14 @@ def checkpoint_fp8_tensor(folder: Path) -> None:
     rewrite(folder, {GATE: torch.ones(4, 16).to(torch.float8_e4m3fn)})
 
 
+def checkpoint_of_doubles(folder: Path) -> None:
+    rewrite(folder, {GATE: torch.ones(4, 16, dtype=torch.float64)})
+
+
+def checkpoint_fp8_blocks_of_no_size(folder: Path) -> None:
+    rewrite(folder, {GATE: torch.ones(4, 16).to(torch.float8_e4m3fn), f"{GATE}_scale_inv": torch.ones(3, 2)})
+
+
 def checkpoint_nan_weights(folder: Path) -> None:
     gate = load_file(folder / WEIGHTS)[GATE]
     gate[1, 2:5] = torch.nan

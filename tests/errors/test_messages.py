@@ -32,7 +32,7 @@ CHECKED = (
     *("bisection/init", "bisection/sample.py", "bisection/prepare.py", "bisection/outline.py"),
 )
 
-BESIDE = ("so nothing can be sampled under", "the prefix cache finds tokens that were sampled")
+BESIDE = ("so nothing can be sampled under", "the prefix cache would find sampled tokens")
 """What messages say that tests/hf/test_sampling.py reaches: these come up while tokens are sampled."""
 
 STATUS = "ERROR   1 recipe held to what it expects, 1 recipe could not be checked; exit 2\n"

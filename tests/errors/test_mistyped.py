@@ -21,6 +21,8 @@ from pydantic import ValidationError
 
 from moeparity.bisection.sections import ON_REQUEST, asked_for
 from moeparity.cli.commands import app
+from moeparity.documents.checked import complaint as complaint_of
+from moeparity.documents.checked import shipped
 from moeparity.errors import MoeparityError, Where
 from moeparity.logs.request import Request
 from moeparity.metrics.declaration import By
@@ -30,7 +32,6 @@ from moeparity.ops.registry import OPS
 from moeparity.plan.address import select, split
 from moeparity.plan.engine_profile import check_value, load_profile
 from moeparity.plan.schedule.steps import PHASES
-from moeparity.plan.spec import reader
 from moeparity.plan.spec.recipe_schema import RecipeFile
 from tests.command import ROOT, inside
 
@@ -110,7 +111,7 @@ def test_every_word_of_a_recipe() -> None:
             data = recipe_with(path, wrong)
             with pytest.raises(ValidationError) as refused:
                 RecipeFile.model_validate(data)
-            _, says = reader.complaint(data, RecipeFile, refused.value)
+            _, says = complaint_of(data, RecipeFile, refused.value)
             assert "Did you mean " in says, (path, word, says)
     assert paths > 25
 
@@ -122,7 +123,7 @@ def test_weights(wrong: str, meant: str) -> None:
     data = {**RECIPE, "weights": wrong}
     with pytest.raises(ValidationError) as refused:
         RecipeFile.model_validate(data)
-    assert f"Did you mean '{meant}" in reader.complaint(data, RecipeFile, refused.value)[1]
+    assert f"Did you mean '{meant}" in complaint_of(data, RecipeFile, refused.value)[1]
 
 
 def commands() -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -189,7 +190,7 @@ REGISTRIES: dict[str, tuple[Sequence[str], Callable[[str], object]]] = {
     "phases": (PHASES, lambda word: split(f"lm_head:output@{word}", HERE)),
     "nodes": (NODES, lambda word: select(word, NODES, 2, HERE)),
     "collectives": (tuple(collectives.COLLECTIVES), lambda word: collectives.find(word, None)),  # type: ignore[arg-type]
-    "profiles": (tuple(reader.shipped("profiles")), lambda word: load_profile(word, HERE)),
+    "profiles": (tuple(shipped("profiles")), lambda word: load_profile(word, HERE)),
 }
 
 

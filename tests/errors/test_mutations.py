@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from moeparity.bisection.outline import outline_recipe
+from moeparity.documents.checked import shipped
 from moeparity.engine.forward import forward
 from moeparity.errors import MoeparityError
 from moeparity.inputs.tokens import read_tokens
 from moeparity.plan.config import Config
 from moeparity.plan.expand import expand
-from moeparity.plan.spec import reader
 from tests.errors.base import BAD, BASE, CONFIG, INDEX, TOKENS, WEIGHTS, shard
 
 VALUES = st.sampled_from(
@@ -82,7 +82,7 @@ def test_graphs(tmp_path: Path, raw: bytes) -> None:
     assert holds(lambda: expand(Config(BASE / "config.json"), tmp_path / "graph.yaml"))
 
 
-@pytest.mark.parametrize("path", sorted(reader.shipped("models").values()), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(shipped("models").values()), ids=lambda path: path.stem)
 @settings(quick, max_examples=6)
 @given(data=st.data())
 def test_shipped_graphs(tmp_path: Path, path: Path, data: st.DataObject) -> None:

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from moeparity.errors import Where
 from moeparity.inputs.tokens.tokenizer import open_tokenizer
+from tests.errors import score_cases
 from tests.errors.base import BASE, TOKENS, WEIGHTS
 from tests.errors.base import CONFIG as BASE_CONFIG
 
@@ -28,6 +29,7 @@ ROUTED_ONCE = f'{{{IDS}, "routed_experts": [[[0, 1]], null, null]}}'
 ROUTED_TWICE = f'{{{IDS}, "routed_experts": [[[0, 1], [2, 3]], null, null]}}'
 
 LINES: dict[str, tuple[str, str]] = {
+    **score_cases.LINES,
     "jsonl-empty": ("\n\n", SAMPLED),
     "jsonl-not-json": (GOOD + '{"input_ids": [1, 2,]}', SAMPLED),
     "jsonl-a-list": ("[1, 2, 3]", SAMPLED),

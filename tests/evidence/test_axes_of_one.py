@@ -14,12 +14,14 @@ import torch
 import moeparity
 from moeparity.bisection.pipeline import bisect
 from moeparity.errors import TraceError
+from moeparity.evidence.alignment.rows import lying
+from moeparity.evidence.alignment.tokens import Tokens
 from moeparity.evidence.diff.run import diff
 from moeparity.evidence.explain.report import Explained
 from moeparity.evidence.explain.trace import Request, explain_trace
 from moeparity.evidence.importers.registry import import_trace
 from moeparity.evidence.maps.module_map import Place
-from moeparity.evidence.maps.rows import lying, other_shape
+from moeparity.evidence.maps.values import other_shape
 from moeparity.inputs.model import open_model
 from moeparity.plan.token_shapes import TokenShape, token_shapes
 from tests.checkpoint_factory import make_random
@@ -361,7 +363,7 @@ def test_one_head_is_an_axis_and_no_head_is_none(checkpoint_of: Of, name: str) -
 )
 def test_shapes_lie_on_tokens(shape: tuple[int, ...], size: tuple[int, int], axes: tuple[int, ...] | None) -> None:
     """A value of two heads of four numbers."""
-    lies = lying(shape, size, Place("m", "output", ("0",), width=8))
+    lies = lying(shape, Tokens(size, ()), 8)
     assert (None if lies is None else lies.axes) == axes
 
 

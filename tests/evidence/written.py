@@ -45,7 +45,7 @@ def written(
     nodes = {value: node for node in model.graph.nodes for value in node.values}
     for value, places in module_map.on(model.graph).items():
         tensor = computed[file_key(value)]
-        rows = tensor.movedim(nodes[value].op.token_axis, 1).flatten(2)
+        rows = tensor.movedim(nodes[value].op.tokens.axis, 1).flatten(2)
         # The module behind the last layer is no layer.
         place = next(place for place in places if f"layers.{model.graph.layers}." not in place.module)
         if place.columns is None:
@@ -56,9 +56,9 @@ def written(
     for (module, side, slot), parts in columns.items():
         ordered = [rows for _, rows in sorted(parts, key=lambda part: part[0])]
         slots.setdefault(module, {}).setdefault(side, {})[slot] = torch.cat(ordered, dim=-1)
-    _slots(slots, module_map.tokens)[module_map.tokens.slots[0]] = ids
+    _slots(slots, module_map.tokens[0])[module_map.tokens[0].slots[0]] = ids
     writer = TraceWriter(folder, Head(made_by="tests", **head))
-    _write(writer, slots, module_map.tokens.module, name, change, further)
+    _write(writer, slots, module_map.tokens[0].module, name, change, further)
     writer.close(whole=whole)
     return folder
 

@@ -8,13 +8,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from tests.checkpoint_factory import NO_AUTO_CLASS
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "hf-eager": {"attn_implementation": "eager", "experts_implementation": "eager"},
     "hf-default": {},
 }
 """What a user passes to `from_pretrained` to get what the profile describes."""
+
+ROUTERS = ("topkrouter", "tokenchoicerouter", "moev1gate", "llama4router")
+"""How the names of the classes end that give a layer's routes."""
 
 Routes = list[tuple[Tensor, Tensor]]
 """Per MoE layer: expert ids and routing weights, both [tokens, top_k], in slot order."""
@@ -26,7 +31,9 @@ Truth = tuple[Tensor, Routes]
 @lru_cache(maxsize=4)
 def load(folder: Path, profile: str, dtype: torch.dtype) -> PreTrainedModel:
     """The checkpoint as transformers loads it; those of the last profiles and dtypes are kept."""
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **ARGUMENTS[profile])
+    model_type = AutoConfig.from_pretrained(folder).model_type
+    auto: Any = NO_AUTO_CLASS.get(model_type, AutoModelForCausalLM)
+    model: PreTrainedModel = auto.from_pretrained(folder, dtype=dtype, **ARGUMENTS[profile])
     return model.eval()
 
 
@@ -57,10 +64,14 @@ def reference(
     model = placed(folder, profile, dtype, device)
     routes: Routes = []
 
-    def keep(module: nn.Module, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    def keep(module: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        if type(module).__name__ == "Llama4Router":
+            # It gives a score for each expert, 0 for those that are not chosen.
+            scores, experts = output[0].topk(module.top_k, dim=-1)
+            output = (output[1], scores, experts)
         routes.append((output[2].cpu(), output[1].cpu()))
 
-    routers = [module for module in model.modules() if type(module).__name__.lower().endswith("topkrouter")]
+    routers = [module for module in model.modules() if type(module).__name__.lower().endswith(ROUTERS)]
     hooks = [router.register_forward_hook(keep) for router in routers]
     try:
         with torch.no_grad():

@@ -35,6 +35,13 @@ MODELS = (
     "deepseek_v3_yarn",
     "gpt_oss",
     "gpt_oss_mha",
+    "dots1",
+    "solar_open",
+    "glm4_moe_lite",
+    "minimax_m2",
+    "hy_v3",
+    "ernie4_5_moe",
+    "deepseek_v2",
 )
 SCALED = ("deepseek_v3", "glm4_moe")
 """Whose routing weights are quotients, rounded to bf16 before routed_scaling_factor multiplies them."""

@@ -21,7 +21,20 @@ QUICKSTART = Path(__file__).parents[2] / "checkpoints" / "quickstart"
 SHAPES = ((1, 1), (1, 5), (1, 17), (3, 7), (2, 300))
 # The copy of the keys shows, or does not, by the GEMM of a head's queries and keys: one row, few, and many.
 CACHED_SHAPES = ((1, 1), (3, 7), (2, 300))
-MODELS = ("qwen3_moe", "qwen3_moe_mha", "qwen3", "deepseek_v3", "deepseek_v3_yarn", "gpt_oss")
+MODELS = (
+    "qwen3_moe",
+    "qwen3_moe_mha",
+    "qwen3",
+    "deepseek_v3",
+    "deepseek_v3_yarn",
+    "gpt_oss",
+    "qwen3_next",
+    "qwen3_next_mha",
+    "qwen3_5_moe",
+    "deepseek_v2",
+    "ernie4_5_moe",
+    "minimax_m2",
+)
 CASES = [(model, profile) for model in MODELS for profile in PROFILES] + [("qwen3_moe_odd", "hf-eager")]
 
 

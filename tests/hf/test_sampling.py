@@ -148,7 +148,7 @@ def test_sampled_tokens_that_a_cache_would_find_are_refused(recipe: Write) -> No
     path = recipe(schedule, "right")
     rows = (PROMPTS[0], sampled, PROMPTS[2])
     (path.parent / "prompts.jsonl").write_text("".join(f'{{"input_ids": {row}}}\n' for row in rows), "utf-8")
-    with pytest.raises(SpecError, match=r"recipe\.yaml:5: the prefix cache finds tokens that were sampled"):
+    with pytest.raises(SpecError, match=r"recipe\.yaml:5: the prefix cache would find sampled tokens"):
         generate(prepare(path, device="cpu"))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from moeparity.plan.spec.reader import shipped
+from moeparity.documents.checked import shipped
 from tests.errors.base import BASE, TOKENS, WEIGHTS
 from tests.hostile import library
 from tests.hostile.contract import console

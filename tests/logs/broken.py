@@ -23,6 +23,7 @@ from moeparity.logs.formats import parquet_files
 from moeparity.logs.opening import open_sampled
 from tests.logs import own_files
 from tests.logs.truth import TRUTHS
+from tests.logs.vocabulary import tokenizer_file
 
 FIXTURES = Path(__file__).parent / "fixtures"
 NEMO = "nemo-rl/train_data_step7.jsonl"
@@ -427,7 +428,14 @@ def _without_sampler(folder: Path) -> None:
     _open_sampled(path)
 
 
-def _against(folder: Path, edit: Edit, *, sampled: Edit = lambda _: None, source: str = "moeparity/log.jsonl") -> None:
+def _against(
+    folder: Path,
+    edit: Edit,
+    *,
+    sampled: Edit = lambda _: None,
+    source: str = "moeparity/log.jsonl",
+    tokenizer: Path | None = None,
+) -> None:
     """Our own log as the sampler's and, edited, as the trainer's."""
     pair = []
     for name, change in (("sampler", sampled), ("trainer", edit)):
@@ -435,7 +443,7 @@ def _against(folder: Path, edit: Edit, *, sampled: Edit = lambda _: None, source
         change(lines)
         pair.append(folder / f"{name}.jsonl")
         pair[-1].write_text("".join(json.dumps(line) + "\n" for line in lines))
-    _open(pair[0], trainer=[pair[1]])
+    _open(pair[0], trainer=[pair[1]], tokenizer=tokenizer)
 
 
 def _packed(folder: Path) -> None:
@@ -540,6 +548,17 @@ def _other_token(record: list[dict[str, Any]]) -> None:
     record[1]["input_ids"][5] += 1
 
 
+def _in_vocabulary(lines: list[dict[str, Any]]) -> None:
+    for line in lines:
+        line["input_ids"] = [2 + token % 90 for token in line["input_ids"]]
+
+
+def _other_first(lines: list[dict[str, Any]]) -> None:
+    _in_vocabulary(lines)
+    for line in lines:
+        line["input_ids"][0] += 1
+
+
 def _damaged(folder: Path) -> None:
     content = bytearray((FIXTURES / "slime/train_7.pt").read_bytes())
     with zipfile.ZipFile(FIXTURES / "slime/train_7.pt") as file:
@@ -614,6 +633,18 @@ OTHERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "fewer tokens": (
         lambda folder: _against(folder, lambda _: None, sampled=_shorter),
         "13 tokens against 14. Score the sampler's token ids",
+    ),
+    "other tokens that no tokenizer gives as text": (
+        lambda folder: _against(folder, _other_token, tokenizer=tokenizer_file(folder)),
+        "has no token",
+    ),
+    "other tokens and no tokenizer": (
+        lambda folder: _against(folder, _other_token, tokenizer=folder),
+        "there is no tokenizer.json",
+    ),
+    "other tokens before all that is scored": (
+        lambda folder: _against(folder, _other_first, sampled=_in_vocabulary, tokenizer=tokenizer_file(folder)),
+        "Token 0 of sequence s0 is the first that differs (other text): ",
     ),
     "a sequence that is not scored": (lambda folder: _against(folder, lambda each: each.pop()), "--join order"),
     "a sequence that is not sampled": (

@@ -320,6 +320,47 @@ def test_the_command(log: Path, tmp_path: Path) -> None:
     assert run(log, "--gate", "k3<1e-5").exit_code == 1
 
 
+def test_a_second_gate_is_not_dropped(log: Path) -> None:
+    """The last one alone would decide otherwise: a log that fails the first would pass."""
+    process = run(log, "--gate", "k3<1e-5", "--gate", "k1<1")
+    assert isinstance(process.exception, MoeparityError)
+    assert "--gate is given 2 times" in str(process.exception)
+
+
+def test_repetitions_do_not_make_a_log_large_enough_to_pass(tmp_path: Path) -> None:
+    few = records(3, 20, 0.02)
+    again = [replace(few[number % 3], id=str(number)) for number in range(30)]
+    process = run(write(tmp_path / "log.jsonl", again), "--gate", "k3<1e-1")
+    output = " ".join(process.output.split())
+    assert process.exit_code == 3, process.output
+    assert "27 repeated sequences, counted once with what is repeated" in output
+    assert "600 tokens of 30 sequences" in output
+
+
+def test_a_repeated_sequence_has_the_intervals_of_one(tmp_path: Path) -> None:
+    """The means are those of all tokens; of other sequences forty copies of one say as little as it does."""
+    few = records(4, 20, 0.02)
+    again = [replace(few[number % 4], id=str(number)) for number in range(40)]
+    once, repeated = (measure_files([write(tmp_path / f"{len(log)}.jsonl", log)], Request()) for log in (few, again))
+    for metric, of_repeated in zip(once.metrics, repeated.metrics, strict=True):
+        assert of_repeated.value.estimate == pytest.approx(metric.value.estimate, rel=1e-9, nan_ok=True)
+        assert of_repeated.value.low == pytest.approx(metric.value.low, rel=1e-6, nan_ok=True)
+    assert repeated.sequences == 40
+
+
+def test_copies_of_one_sequence_name_nothing(tmp_path: Path) -> None:
+    """A temperature of 0.7 in forty sequences is named; in forty copies of one nothing is."""
+    many = [replace(each, trainer=0.7 * each.rollout) for each in records(40, 20, 0.0) if each.rollout is not None]
+    copies = [replace(many[0], id=str(number)) for number in range(40)]
+    diagnoses = [
+        measure_files([write(tmp_path / f"{name}.jsonl", log)], Request()).diagnosis
+        for name, log in (("many", many), ("copies", copies))
+    ]
+    causes = [None if each is None else each.names("named") for each in diagnoses]
+    assert causes[0]
+    assert causes[1] == ()
+
+
 def test_a_log_without_steps_is_not_drawn(tmp_path: Path) -> None:
     path = write(tmp_path / "log.jsonl", [replace(each, step=1) for each in records(3, 5, 0.1)])
     with pytest.raises(MoeparityError, match="does not tell of two steps"):

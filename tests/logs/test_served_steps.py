@@ -21,14 +21,34 @@ STEPS = [
     {"spans": [[2, 2, 3]], "phase": "prefill", "requests": ["c"], "weights": "2", "copies": [[2, 0, 2, 0, 0]],
      "preempted": ["b"]},
     {"spans": [[2, 3, 4]], "phase": "decode", "requests": ["c"], "weights": "2"},
+    {"spans": [[3, 0, 2]], "phase": "prefill", "requests": ["d"], "weights": "2"},
+    {"spans": [[3, 2, 4]], "phase": "verify", "requests": ["d"], "weights": "2"},
+    # Two drafts, of which one is accepted: the rows are computed in another sequence.
+    {"spans": [[4, 4, 7]], "phase": "verify", "weights": "2", "copies": [[4, 0, 4, 3, 0], [3, 4, 6, 4, 0]]},
 ]  # fmt: skip
-LENGTHS = (5, 4, 5)
+LENGTHS = (5, 4, 5, 7)
 EXPECTED = {
-    "phase": [["", "prefill", "prefill", "prefill", "chunk"], ["", "", "", "chunk"], ["", "", "", "prefill", "decode"]],
-    "rows": [["", 3, 3, 3, 4], ["", "", "", 4], ["", "", "", 1, 1]],
-    "weights": [["", "1", "1", "1", "1"], ["", "", "", "1"], ["", "", "", "2", "2"]],
-    "cache": [["computed"] * 5, ["prefix found"] * 4, ["prefix of other weights"] * 5],
-    "preempted": [["never stopped"] * 5, ["stopped or computed anew"] * 4, ["never stopped"] * 5],
+    "phase": [
+        ["", "prefill", "prefill", "prefill", "chunk"],
+        ["", "", "", "chunk"],
+        ["", "", "", "prefill", "decode"],
+        ["", "prefill", "prefill", *["verify"] * 4],
+    ],
+    "rows": [["", 3, 3, 3, 4], ["", "", "", 4], ["", "", "", 1, 1], ["", 2, 2, 2, 2, 3, 3]],
+    "drafted": [
+        ["", *["sampled"] * 4],
+        ["", "", "", "sampled"],
+        ["", "", "", "sampled", "sampled"],
+        ["", "sampled", "sampled", "an accepted draft", "sampled", "an accepted draft", "sampled"],
+    ],
+    "weights": [["", "1", "1", "1", "1"], ["", "", "", "1"], ["", "", "", "2", "2"], ["", *["2"] * 6]],
+    "cache": [["computed"] * 5, ["prefix found"] * 4, ["prefix of other weights"] * 5, ["computed"] * 7],
+    "preempted": [
+        ["never stopped"] * 5,
+        ["stopped or computed anew"] * 4,
+        ["never stopped"] * 5,
+        ["never stopped"] * 7,
+    ],
 }
 
 
@@ -55,7 +75,7 @@ def test_a_token_has_the_step_of_the_row_before_it(file: Path) -> None:
         assert [["" if label == UNKNOWN else names.get(label, label) for label in row] for row in labels] == rows, way
 
 
-@pytest.mark.parametrize(("number", "size", "problem"), [(3, 5, "has no such sequence"), (0, 3, "more tokens")])
+@pytest.mark.parametrize(("number", "size", "problem"), [(5, 5, "has no such sequence"), (0, 3, "more tokens")])
 def test_a_log_of_another_run_is_refused(file: Path, number: int, size: int, problem: str) -> None:
     with pytest.raises(LogError, match=problem):
         list(ServedSteps(file).labelled(iter([sequence(number, size)])))

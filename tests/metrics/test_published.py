@@ -43,6 +43,7 @@ def common() -> dict[str, float]:
     rho = torch.exp(D)
     values: dict[str, Any] = {
         "mean_abs_delta": magnitude.mean(),
+        "bt_loss": D.numpy().mean(),
         "max_abs_delta": magnitude.max(),
         "mean_abs_dp": np.abs(p - q).mean(),
         "max_abs_dp": np.abs(p - q).max(),

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 
+from moeparity.errors import SpecError
 from moeparity.metrics.accumulate import OF_TOTALS
-from moeparity.metrics.common import PRIMARY
 from moeparity.metrics.declaration import Metric
+from moeparity.metrics.declared_file import declared
 from moeparity.metrics.quantities import SEQUENCE, SHARES, TOKEN
-from moeparity.metrics.registry import METRICS, SETS
+from moeparity.metrics.registry import METRICS, PRIMARY, SETS
 
 
 @pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
@@ -45,3 +48,20 @@ def test_alarms() -> None:
 def test_names_carry_their_set() -> None:
     assert SETS[0] == "common"
     assert all((metric.set == "common") == ("/" not in name) for name, metric in METRICS.items())
+
+
+@pytest.mark.parametrize(
+    ("metric", "says"),
+    [
+        ("{reduce: {kind: token mean, of: k1}, formula: f, source: b}", "source 'b' is none of the file's `sources`"),
+        ("{reduce: {kind: token sum, of: k1}, formula: f}", "metrics.m.reduce.kind is 'token sum'; expected"),
+        ("{reduce: {kind: token mean, of: k1}}", "metrics.m: key 'formula' is missing. Add it."),
+        ("{reduce: {kind: token mean, of: k1}, formula: f, alarms: x}", "unknown key 'metrics.m.alarms'; expected one"),
+    ],
+)
+def test_a_mistake_in_a_file_is_told_with_its_line(tmp_path: Path, metric: str, says: str) -> None:
+    path = tmp_path / "m.yaml"
+    path.write_text(f"kind: metrics\nset: mine\nsources: {{a: {{project: a/a}}}}\nmetrics:\n  m: {metric}\n", "utf-8")
+    with pytest.raises(SpecError, match=re.escape(says)) as refused:
+        list(declared(path))
+    assert "m.yaml:5" in str(refused.value)

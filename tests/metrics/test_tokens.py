@@ -54,7 +54,8 @@ def scalar_sums(
         out["max_abs_delta"].append(max(map(abs, deltas), default=0.0))
         out["top1"].append(agree)
         out["unequal"].append(unequal)
-        out["nonfinite"].append(0)
+        for name in ("nonfinite", "outside", "unshared"):
+            out[name].append(0)
     return out
 
 
@@ -201,7 +202,7 @@ def test_nonfinite_logits_are_counted_and_make_sums_nan(value: float, on_both: b
     assert metrics.nonfinite.nonzero().tolist() == [[1, 3]]
     assert sums.nonfinite.tolist() == [0.0, 1.0]
     assert sums.tokens.tolist() == [3.0, 3.0]
-    for name in set(NAMES) - {"tokens", "unequal", "nonfinite"}:
+    for name in set(NAMES) - {"tokens", "unequal", "nonfinite", "outside", "unshared"}:
         assert getattr(sums, name).isnan().tolist() == [False, True], name
 
 

@@ -1,17 +1,18 @@
 """CUDA's expf, logf, tanhf and their fast forms one number at a time, by fractions, written from nvcc's PTX.
 
-Constants are the bits that stand there. Approximate instructions are correctly rounded, by decimals of 60 places.
+Constants are the bits that stand there. Approximate instructions are by table, which `special_functions` holds to an
+H200's recorded numbers.
 """
 
 from __future__ import annotations
 
 import math
 import struct
-from decimal import Decimal, localcontext
 from fractions import Fraction
 
 import torch
 
+from moeparity.numerics.special_functions.functions import approximate
 from tests.numerics.scalar import FP32, nearest
 
 TINY = 2.0**-126
@@ -34,24 +35,17 @@ def fma(a: float, b: float, c: float) -> float:
     return nearest(exact, FP32) if exact else a * b + c
 
 
-def divide(a: float, b: float) -> float:
-    if not (math.isfinite(a) and math.isfinite(b)) or b == 0:
-        return float(torch.tensor(a) / torch.tensor(b))
-    return nearest(Fraction(a) / Fraction(b), FP32) if a else a / b
-
-
 def flushed(x: float) -> float:
     return math.copysign(0.0, x) if abs(x) < TINY else x
 
 
+def instruction(name: str, x: float) -> float:
+    """One of `.approx.ftz.f32`."""
+    return float(approximate(name, torch.tensor([x]), ftz=True))
+
+
 def ex2(x: float) -> float:
-    """`ex2.approx.ftz`."""
-    x = flushed(x)
-    if not math.isfinite(x):
-        return x if x != -math.inf else 0.0
-    with localcontext() as context:
-        context.prec = 60
-        return flushed(nearest(Fraction(Decimal(2) ** Decimal(x)), FP32)) if x > -200 else 0.0
+    return instruction("ex2", x)
 
 
 def expf(x: float) -> float:
@@ -88,7 +82,7 @@ def logf(x: float) -> float:
 def tanhf(x: float) -> float:
     size = abs(x)
     if size >= bits(0x3F19999A):
-        shrunk = divide(1.0, fma(1.0, ex2(fma(size, bits(0x4038AA3B), 0.0)), 1.0))
+        shrunk = instruction("rcp", fma(1.0, ex2(fma(size, bits(0x4038AA3B), 0.0)), 1.0))
         value = 1.0 if size >= bits(0x41102CB4) else fma(flushed(shrunk), -2.0, 1.0)
         return math.copysign(value, x)
     square, total = fma(x, x, 0.0), bits(0x3C80F082)
@@ -99,5 +93,15 @@ def tanhf(x: float) -> float:
 
 def fast_divide(a: float, b: float) -> float:
     """`div.approx.ftz`: above 2^126 the reciprocal is 0."""
-    a, b = flushed(a), flushed(b)
-    return a * math.copysign(0.0, b) if abs(b) > 2.0**126 else flushed(divide(a, b))
+    return flushed(fma(flushed(a), instruction("rcp", b), -0.0))
+
+
+def triton_exp(x: float) -> float:
+    """`ex2.approx.f32` of the product with log2(e), which keeps subnormal numbers."""
+    return float(approximate("ex2", torch.tensor([fma(x, bits(0x3FB8AA3B), -0.0)])))
+
+
+def div_full(a: float, b: float) -> float:
+    """`div.full.f32` where b is neither subnormal nor above 2^126: a times `rcp.approx` of b."""
+    assert TINY <= abs(b) <= 2.0**126
+    return fma(float(approximate("rcp", torch.tensor([b]))), a, -0.0)

@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from transformers.models.granitemoe_swa.modeling_granitemoe_swa import eager_attention_forward as granite_attention
 
+from moeparity.numerics.bits import same_bits
 from moeparity.ops.attention import ATTENTION
 from moeparity.ops.kernels.attention import attention
 from moeparity.ops.kernels.exponentials import softmax
@@ -348,10 +351,30 @@ def test_what_sinks_do_not_go_with(choices: dict[str, Any], attribute: str, says
         "exponential": "exp",
         "splits": 1,
     } | choices
-    assert ATTENTION.refuses is not None
-    refusal = ATTENTION.refuses({"sinks": (4,)}, values)
+    assert ATTENTION.refusals.values is not None
+    refusal = ATTENTION.refusals.values({"sinks": (4,)}, values)
     assert refusal is not None
     assert refusal[0] == attribute
     assert says in refusal[1]
     if attribute == "implementation":
-        assert ATTENTION.refuses({}, values) is None
+        assert ATTENTION.refusals.values({}, values) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
+def test_a_sink_as_a_factor(dtype: torch.dtype) -> None:
+    """Transformers' function for Granite with windows, and, algebraically, a sink as a score."""
+    generator = torch.Generator().manual_seed(7)
+    q, k, v = (torch.randn(2, heads, 11, 24, generator=generator).to(dtype) for heads in (4, 2, 2))
+    sinks = torch.randn(4, generator=generator).to(dtype)
+    module: Any = SimpleNamespace(num_key_value_groups=2, sinks=sinks, training=False)
+    hidden = torch.full((11, 11), torch.finfo(dtype).min, dtype=dtype).triu(1)
+    theirs, _ = granite_attention(module, q, k, v, hidden, 24**-0.5)
+    at = {"implementation": "eager", "scores": dtype, "tf32": "no", "softmax": "native", "probabilities": dtype}
+    at |= {"output": dtype, "kv_layout": "projected", "sink_as": "factor"}
+    mask = torch.ones(2, 11, dtype=torch.bool)
+    how: dict[str, Any] = {"w": {"sinks": sinks}, "p": {"window": None}}
+    ours = attention(q, k, v, mask, **how, at=at)
+    assert same_bits(ours, theirs.flatten(2))
+    as_score = attention(q, k, v, mask, **how, at=at | {"sink_as": "score", "shifted": dtype})
+    assert torch.allclose(ours.float(), as_score.float(), atol=0.05 if dtype == torch.bfloat16 else 1e-5)
+    assert not same_bits(ours, as_score)

@@ -164,7 +164,7 @@ def test_every_form_has_other_bits() -> None:
         at = PLAIN | {"kv_block": 8, "probabilities": "fp32"} | choices
         dtypes_of = at | {site: DTYPES[at[site]] for site in SITES}
         # Tensor cores multiply 16-bit numbers.
-        step = BF16 if "order" in choices else FP32
+        step = BF16 if "tensor_core" in str(choices) else FP32
         w = {"sinks": torch.randn(4, generator=torch.Generator().manual_seed(1))} if "sink" in choices else {}
         of_step = (q.to(step), k.to(step), v.transpose(1, 2).to(step))
         return attention(*of_step, mask, w=w, p={"window": None}, at=dtypes_of)
@@ -181,6 +181,7 @@ def test_every_form_has_other_bits() -> None:
         ({}, {"exponential": "exp2"}),
         ({}, {"exponential": "exp"}),
         ({}, {"exponential": "u20"}),
+        ({"exponential": "exp"}, {"exponential": "triton"}),
         ({}, {"exponential": "libm"}),
         ({"exponential": "u20"}, {"exponential": "libm"}),
         ({}, {"scale_on": "query"}),
@@ -190,10 +191,18 @@ def test_every_form_has_other_bits() -> None:
             {"order": "tensor_core(a100)", "probabilities": "bf16"},
             {"order": "tensor_core(h100)", "probabilities": "bf16"},
         ),
+        *(
+            (
+                {"probabilities": "bf16"} | {name: f"tensor_core({gpu})"},
+                {"probabilities": "bf16"} | {name: "tensor_core(h100)"},
+            )
+            for name, gpu in (("scores_order", "a100"), ("values_order", "a100"))
+        ),
         ({}, {"rescale_above": 1}),
         ({}, {"contraction": "sum"}),
         ({}, {"row_sum": "reverse"}),
         ({}, {"normalize": "divide"}),
+        ({"normalize": "divide"}, {"normalize": "div_full"}),
         # Two GEMMs of other shapes.
         ({}, {"rows": 1}),
         ({}, {"probabilities": "bf16"}),

@@ -24,7 +24,7 @@ def test_orders_of_both_products(scale_on: str, scores_order: str, values_order:
         check(at | {"kv_order": kv_order, "probabilities": "fp32"}, data=dense(DTYPES[dtype], seed=3))
 
 
-@pytest.mark.parametrize("exponential", ["exp2_fma", "exp2", "exp", "u20"])
+@pytest.mark.parametrize("exponential", ["exp2_fma", "exp2", "exp", "triton", "u20"])
 @pytest.mark.parametrize("rescale_above", [0, 1, 2])
 @pytest.mark.parametrize("contraction", ["none", "sum"])
 @pytest.mark.parametrize("kv_block", [2, 3, 64])

@@ -181,7 +181,7 @@ def test_a_side_on_a_gpu_attends_as_it_does() -> None:
         ({"order": "tensor_core(h100, promote=128)"}, "begins chains anew, which attention does not"),
         ({"order": "sequential"}, "expected one of native, tensor_core"),
         ({"order": "cublaslt(h100: bf16 bf16 8x8 1=1)"}, "expected one of native, tensor_core"),
-        ({"order": "tensor_core(h100)", "probabilities": "fp32"}, "FlashAttention 2 multiplies 16-bit numbers"),
+        ({"order": "tensor_core(h100)", "probabilities": "fp32"}, "such kernels multiply 16-bit numbers"),
         ({"order": "tensor_core(t4)"}, "t4 mma: bf16 x bf16 -> fp32: the GPU has no such instruction"),
     ],
 )
@@ -193,5 +193,7 @@ def test_what_the_kernel_does_not_do_is_refused(values: dict[str, str], reason: 
 
 def test_operands_of_other_dtypes_are_refused() -> None:
     q, k, v, mask = drawn(BF16, 3, 3)
-    with pytest.raises(RefusedError, match="queries, keys and values are bf16, fp32, and FlashAttention 2 takes one"):
+    with pytest.raises(
+        RefusedError, match="queries, keys and values are bf16, fp32, and kernels on tensor cores take one"
+    ):
         ours("tensor_core(h100)", q, k.float(), v, mask, 8)

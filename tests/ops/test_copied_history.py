@@ -34,11 +34,11 @@ def test_views_of_a_cache(
     mask_view, mask = views_and_copies(torch.ones(sequences, 19, dtype=torch.bool), 1, first, keys)
     at: dict[str, Any] = {"implementation": implementation, "softmax": "native", "tf32": "no", "kv_layout": "cached"}
     at |= dict.fromkeys(("scores", "probabilities", "output"), dtype)
-    assert ATTENTION.copies_history(at)
+    assert ATTENTION.tokens.copies_history(at)
     ours = attention(q, k_view, v_view, mask_view, w={}, p={"window": None}, at=at)
     assert same_bits(ours, attention(q, k, v, mask, w={}, p={"window": None}, at=at))
 
 
 @pytest.mark.parametrize("layout", ["projected", "static"])
 def test_layouts_that_hand_on_what_they_are_given_are_not_handed_views(layout: str) -> None:
-    assert not ATTENTION.copies_history({"implementation": "sdpa", "kv_layout": layout})
+    assert not ATTENTION.tokens.copies_history({"implementation": "sdpa", "kv_layout": layout})

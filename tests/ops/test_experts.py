@@ -95,7 +95,7 @@ def by_hand(ids: Tensor, weights: Tensor, site: str, at: dict[str, Any], down: T
 
 
 @pytest.mark.parametrize("score", [BF16, FP32])
-@pytest.mark.parametrize("implementation", ["loop", "grouped"])
+@pytest.mark.parametrize("implementation", ["loop", "grouped", "batched"])
 @pytest.mark.parametrize("site", SITES)
 @pytest.mark.parametrize("roundings", ["each", "one", "fp32"])
 def test_score_sites(site: str, roundings: str, implementation: str, score: torch.dtype) -> None:
@@ -111,7 +111,7 @@ def test_score_sites(site: str, roundings: str, implementation: str, score: torc
         assert torch.equal(ours, after) == (site == "epilogue" and roundings == "fp32"), "rounded elsewhere"
 
 
-@pytest.mark.parametrize("implementation", ["loop", "grouped"])
+@pytest.mark.parametrize("implementation", ["loop", "grouped", "batched"])
 @pytest.mark.parametrize("scored", [BF16, FP32])
 def test_the_score_on_the_input_of_one_expert(implementation: str, scored: torch.dtype) -> None:
     """vLLM's apply_router_weight_on_input, Llama 4 (read)."""
@@ -119,6 +119,10 @@ def test_the_score_on_the_input_of_one_expert(implementation: str, scored: torch
     # A power of two and a half: what is projected stays coarse.
     ids, weights = routes(1), (coarse(B, T, 1, seed=6, dtype=FP32) + 0.25)
     assert_bits(computed(ids, weights, "input", at), by_hand(ids, weights, "input", at))
+    w = {"gate_up": torch.cat((GATE, UP), dim=1), "down": TWO}
+    for place, site in (("input", "input"), ("output", "epilogue")):
+        ours = experts(X, ids, weights, w=w, p={"scored_at": place}, at=at)
+        assert_bits(ours, by_hand(ids, weights, site, at))
 
 
 @pytest.mark.parametrize("site", ["epilogue", "activation"])
@@ -273,10 +277,12 @@ ASKED: dict[str, Any] = {
         ({"tensor": 8, "parallel": "column", "splits": 6, "splits_order": "sequential"}, None),
         ({"tensor": 8, "parallel": "row", "implementation": "grouped"}, "implementation"),
         ({"tensor": 8, "parallel": "column", "implementation": "grouped"}, None),
+        ({"implementation": "batched"}, None),
+        ({"tensor": 8, "parallel": "column", "implementation": "batched"}, "implementation"),
     ],
     ids=str,
 )
 def test_what_cannot_be_computed_is_refused(choices: dict[str, Any], refused: str | None) -> None:
-    assert OP.refuses is not None
-    refusal = OP.refuses(SHAPES, ASKED | choices)
+    assert OP.refusals.values is not None
+    refusal = OP.refusals.values(SHAPES, ASKED | choices)
     assert (refusal and refusal[0]) == refused

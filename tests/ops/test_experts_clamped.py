@@ -146,8 +146,8 @@ def test_ranks(parallel: str, alternating: bool) -> None:
 def test_a_score_before_the_bias_is_refused() -> None:
     shapes = {"gate": (WIDTH, HIDDEN), "down": (HIDDEN, WIDTH), "down_bias": (HIDDEN,), "ids": (K,)}
     values = {a.name: a.default for a in OP.attributes}
-    assert OP.refuses is not None
-    refusal = OP.refuses(shapes, values | {"score_site": "activation"})
+    assert OP.refusals.values is not None
+    refusal = OP.refusals.values(shapes, values | {"score_site": "activation"})
     assert refusal is not None
     assert refusal[0] == "score_site"
     assert "bias" in refusal[1]

@@ -90,8 +90,8 @@ def test_each_size_has_other_bits() -> None:
 
 @pytest.mark.parametrize("choices", [{"splits": 2}, {"splits": "fixed"}, {"rows": 16}])
 def test_refused(choices: dict[str, Any]) -> None:
-    assert ATTENTION.refuses is not None
-    refusal = ATTENTION.refuses({}, FITS | {"pieces": 1} | choices)
+    assert ATTENTION.refusals.values is not None
+    refusal = ATTENTION.refusals.values({}, FITS | {"pieces": 1} | choices)
     assert refusal is not None
     assert refusal[0] == "kv_block"
 

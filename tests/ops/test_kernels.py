@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from moeparity.ops.kernels.elementwise import add, clamp, embedding, sigmoid_gate, swiglu
+from moeparity.ops.kernels.elementwise import add, clamp, embedding, scale, sigmoid_gate, swiglu
 from moeparity.ops.kernels.rope import inverse_frequencies, rope
 from moeparity.ops.registry import OPS
 from tests.ops.plain import DTYPES, FP32, SITES, assert_bits, plus, random, times
@@ -45,7 +45,7 @@ def test_rope(model: torch.dtype, products: torch.dtype, output: torch.dtype, in
 @pytest.mark.parametrize(("model", "activation", "output"), SITES)
 def test_swiglu(model: torch.dtype, activation: torch.dtype, output: torch.dtype) -> None:
     gate, up = random(3, 5, 37, dtype=model) * 4, random(3, 5, 37, dtype=model, seed=1)
-    ours = swiglu(gate, up, w={}, p={}, at={"activation": activation, "output": output})
+    ours = swiglu(gate, up, w={}, p={"halves": False}, at={"activation": activation, "output": output})
     assert_bits(ours, times(F.silu(gate.float()).to(activation), up, output))
 
 
@@ -64,6 +64,17 @@ def test_clamp(model: torch.dtype, output: torch.dtype) -> None:
     ours = clamp(x, w={}, p={"limit": limit}, at={"output": output})
     assert_bits(ours, torch.tensor(expected, dtype=torch.float64).to(output).view_as(x))
     assert ours.abs().max() == edge
+
+
+@pytest.mark.parametrize(("model", "output"), list(itertools.product(DTYPES, DTYPES)))
+@pytest.mark.parametrize(("factor", "divisor"), [(0.22, 1.0), (12.0, 1.0), (1.0, 6.0), (1.0, 1.0)])
+def test_scale(model: torch.dtype, output: torch.dtype, factor: float, divisor: float) -> None:
+    """One rounding of what fp32 (fp64 where x or the output are) gives."""
+    x = random(3, 5, 37, dtype=model)
+    wide = torch.float64 if torch.float64 in (model, output) else FP32
+    number = torch.tensor(factor if divisor == 1.0 else divisor, dtype=wide)
+    expected = x.to(wide) * number if divisor == 1.0 else x.to(wide) / number
+    assert_bits(scale(x, w={}, p={"factor": factor, "divisor": divisor}, at={"output": output}), expected.to(output))
 
 
 def test_inverse_frequencies() -> None:

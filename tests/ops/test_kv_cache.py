@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from moeparity.numerics.bits import int_view, same_bits
+from moeparity.numerics.quantised import to_fp8
 from moeparity.ops.kernels.attention import attention
-from moeparity.ops.kernels.kv_cache import kv_cache, to_fp8
+from moeparity.ops.kernels.kv_cache import kv_cache
 from moeparity.ops.kernels.mla import mla
 
 Tensor = torch.Tensor

@@ -24,6 +24,9 @@ from tests.ops.plain import BF16, FP16, FP32, assert_bits, random
 from tests.verified import record
 
 TORCH = f"torch {torch.__version__}"
+MASS = "it is the mass that is kept. Set a number above 0, at most 1 (1: every token is kept)."
+FRACTION = "it is a fraction of the largest probability. Set a number from 0 to 1 (0: no token is left out)."
+DIVISOR = "logits are divided by it. Set a number above 0 (1: no penalty)."
 FORMS = ("log_softmax", "log_of_softmax", "minus_logsumexp", "shifted")
 
 
@@ -198,6 +201,17 @@ def test_torchs_16_bit_kernel_on_cpu_rounds_the_sum_and_its_log() -> None:
     [
         ({"temperature": 0.0}, "temperature", "logits are divided by it. Set a number above 0."),
         ({"temperature": -0.7}, "temperature", "logits are divided by it. Set a number above 0."),
+        ({"top_p": 0.0}, "top_p", MASS),
+        ({"top_p": 1.5}, "top_p", MASS),
+        ({"min_p": -0.1}, "min_p", FRACTION),
+        ({"min_p": 1.1}, "min_p", FRACTION),
+        ({"repetition_penalty": 0.0}, "repetition_penalty", DIVISOR),
+        ({"repetition_penalty": -1.0}, "repetition_penalty", DIVISOR),
+        (
+            {"top_p": 0.9, "block": 64},
+            "block",
+            "no token of a block may be kept, and what its sum is then is not known. Set 0.",
+        ),
         ({"order": "sequential(fma)"}, "order", "fma contracts products, and exponentials are none."),
         ({"ranks": "reverse(fma)"}, "ranks", "fma contracts products, and the ranks' sums are none."),
         ({"ranks": "tree(0+1+2)"}, "ranks", "tree(0+1+2) adds up 3 values, and there are 4 ranks."),
@@ -209,21 +223,24 @@ def test_torchs_16_bit_kernel_on_cpu_rounds_the_sum_and_its_log() -> None:
     ],
 )
 def test_what_cannot_be(values: dict[str, Any], attribute: str, message: str) -> None:
-    assert LOG_PROBS.refuses is not None
-    choices: dict[str, Any] = {"temperature": 1.0, "order": "native", "ranks": "sequential"}
+    assert LOG_PROBS.refusals.values is not None
+    choices: dict[str, Any] = {**DEFAULTS, "temperature": 1.0, "order": "native", "ranks": "sequential"}
+    del choices["tensor"], choices["collective"]
     choices |= dict.fromkeys(("inputs", "output"), "fp32")
-    assert LOG_PROBS.refuses({}, {**choices, "tensor": 4, **values}) == (attribute, message)
-    assert LOG_PROBS.refuses({}, {**choices, "tensor": 4}) is None
+    assert LOG_PROBS.refusals.values({}, {**choices, "tensor": 4, **values}) == (attribute, message)
+    assert LOG_PROBS.refusals.values({}, {**choices, "tensor": 4}) is None
 
 
 @pytest.mark.parametrize("site", ["inputs", "scaled", "output"])
 def test_no_library_adds_up_in_fp64(site: str) -> None:
-    assert LOG_PROBS.refuses is not None
-    choices: dict[str, Any] = {"temperature": 0.7, "inputs": "fp32", "scaled": "fp32", "output": "fp32", "tensor": 2}
-    refused = LOG_PROBS.refuses({}, {**choices, "collective": "gloo.all_reduce", site: "fp64"})
+    assert LOG_PROBS.refusals.values is not None
+    choices: dict[str, Any] = {**DEFAULTS, "temperature": 0.7, "inputs": "fp32", "scaled": "fp32", "output": "fp32"}
+    del choices["collective"], choices["ranks"]
+    choices["tensor"] = 2
+    refused = LOG_PROBS.refusals.values({}, {**choices, "collective": "gloo.all_reduce", site: "fp64"})
     says = "gloo.all_reduce is known for bf16, fp16, fp32, and the ranks' sums are in fp64."
     assert refused == (None if site == "inputs" else ("collective", says))
-    assert LOG_PROBS.refuses({}, {**choices, "ranks": "reverse", site: "fp64"}) is None
+    assert LOG_PROBS.refusals.values({}, {**choices, "ranks": "reverse", site: "fp64"}) is None
 
 
 @pytest.mark.parametrize(

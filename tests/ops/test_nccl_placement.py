@@ -85,8 +85,8 @@ def test_nodes_of_one_rank_and_one_node() -> None:
 
 
 def test_ranks_that_nodes_do_not_share_evenly_are_refused() -> None:
-    assert ALL_REDUCE.refuses is not None
+    assert ALL_REDUCE.refusals.values is not None
     values: dict[str, Value] = {"reduce": "now", "sequence": "whole", "message": "bf16", **TREE, "node": 4}
-    assert ALL_REDUCE.refuses({"partials of x": (8,)}, values) is None
-    refusal = ALL_REDUCE.refuses({"partials of x": (6,)}, values)
+    assert ALL_REDUCE.refusals.values({"partials of x": (8,)}, values) is None
+    refusal = ALL_REDUCE.refusals.values({"partials of x": (6,)}, values)
     assert refusal == ("node", "6 ranks do not divide by 4 on each node.")

@@ -42,7 +42,8 @@ def projected(x: Tensor, w: dict[str, Tensor], at: dict[str, Any], *, parallel: 
 
 def run(op: str, *inputs: Tensor | None, w: dict[str, Tensor] | None = None, p: Any = None, **at: Any) -> Tensor:
     """The kernel of an op with its defaults in bf16, but for what is given."""
-    there = [a for a in OPS[op].attributes if a.weight is None or a.weight in (w or {})]
+    attributes = [a for a in OPS[op].attributes if a.parameter is None or (p or {}).get(a.parameter)]
+    there = [a for a in attributes if a.weight is None or a.weight in (w or {})]
     defaults = {a.name: BF16 if a.default == MODEL else a.default for a in there}
     defaults |= {a.name: torch_dtype(a.default) for a in there if a.default in {"fp32", "fp64"}}
     told_choices = {name: by.default for name, by in OPS[op].choices_elsewhere.items()}
@@ -171,9 +172,9 @@ def test_what_brings_each_token_home_has_one_sum_with_tokens_scattered_or_not(co
     partials = random(B, ranks, T, 32, dtype=BF16)
     whole = summed(partials, {"collective": collective, "sequence": "whole"})
     assert_bits(summed(partials, {"collective": collective, "sequence": "scattered"}), whole)
-    assert ALL_REDUCE.refuses is not None
+    assert ALL_REDUCE.refusals.values is not None
     values = {"reduce": "now", "collective": collective, "sequence": "scattered", "message": "bf16"}
-    assert ALL_REDUCE.refuses({"partials of x": (ranks,)}, values) is None
+    assert ALL_REDUCE.refusals.values({"partials of x": (ranks,)}, values) is None
 
 
 def test_a_row_wise_bias_is_added_after_or_shared_or_by_the_first_rank() -> None:
@@ -376,7 +377,7 @@ def test_a_gate_weighs_each_ranks_part() -> None:
 def test_swiglu_is_cut_into_the_ranks_channels(dtype: torch.dtype) -> None:
     gate, up = random(B, T, 36, dtype=dtype), random(B, T, 36, dtype=dtype, seed=1)
     by_hand = [times(F.silu(part(gate, rank, -1)), part(up, rank, -1), dtype) for rank in range(RANKS)]
-    ours = run("swiglu", gate, up, activation=dtype, output=dtype, **CUT)
+    ours = run("swiglu", gate, up, p={"halves": False}, activation=dtype, output=dtype, **CUT)
     assert_bits(ours, torch.cat(by_hand, dim=-1))
 
 
@@ -424,11 +425,13 @@ def test_a_message_that_the_library_does_not_take(case: str) -> None:
 
 
 def test_a_bias_is_not_lost_with_a_reduction_that_comes_later() -> None:
-    assert ALL_REDUCE.refuses is not None
+    assert ALL_REDUCE.refusals.values is not None
     shapes = {"partials of x": (2,), "bias": (8,)}
-    refusal = ALL_REDUCE.refuses(shapes, {"reduce": "later", "bias": "after"})
+    refusal = ALL_REDUCE.refusals.values(shapes, {"reduce": "later", "bias": "after"})
     assert refusal == ("reduce", "the GEMM before it leaves the bias to it. Set `bias: shared` or `first` there.")
-    assert all(ALL_REDUCE.refuses(shapes, {"reduce": "later", "bias": bias}) is None for bias in ("shared", "first"))
+    assert all(
+        ALL_REDUCE.refusals.values(shapes, {"reduce": "later", "bias": bias}) is None for bias in ("shared", "first")
+    )
 
 
 def test_every_collective_is_a_choice() -> None:

@@ -10,15 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
 from torch import Tensor
+from transformers import DeepseekV2Config
+from transformers.models.deepseek_v2.modeling_deepseek_v2 import DeepseekV2RotaryEmbedding
 
 from moeparity.engine.forward import forward
 from moeparity.inputs.model import open_model
+from moeparity.numerics.bits import same_bits
 from moeparity.ops.attribute import RefusedError
 from moeparity.ops.kernels.rope import inverse_frequencies, rope, rotary
 from tests.ops.plain import BF16, FP16, FP32, assert_bits, random
 from tests.ops.scalar import F32, ROUND, fma
+from tests.verified import record
 
 DTYPES = {"bf16": BF16, "fp16": FP16, "fp32": FP32}
 FORMS: dict[str, dict[str, str]] = {
@@ -182,3 +187,17 @@ def test_a_base_that_nothing_rotates_with_is_refused(kind: str, base: float) -> 
     parameters = {"rope_type": kind, "rope_theta": base, "factor": 4.0, "original_max_position_embeddings": 16}
     with pytest.raises(RefusedError, match="Expected a number above 1"):
         inverse_frequencies(8, parameters, 64, torch.float32, torch.tensor(4))
+
+
+def test_sines_of_a_complex_number() -> None:
+    """DeepSeek-V2's own table; torch.cos and torch.sin are near, and have other bits."""
+    live = DeepseekV2RotaryEmbedding(DeepseekV2Config(qk_rope_head_dim=64))
+    positions = torch.arange(200).unsqueeze(0)
+    turned = live(torch.zeros(1, 200, 64), positions)
+    p = {"dim": 64, "rope": {"rope_type": "default", "rope_theta": 10000.0}, "max_positions": 2048}
+    cos, sin = rotary(positions, w={}, p=p, at={"output": FP32, "sines": "polar"})
+    assert same_bits(cos, torch.cat((turned.real, turned.real), -1))
+    assert same_bits(sin, torch.cat((turned.imag, turned.imag), -1))
+    by_torch, _ = rotary(positions, w={}, p=p, at={"output": FP32, "sines": "torch"})
+    assert torch.allclose(cos, by_torch, atol=1e-6)
+    record("rotary", {"output": "fp32", "sines": "polar"}, f"transformers {transformers.__version__}")

@@ -86,8 +86,12 @@ MATH: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] =
     "torch": (torch.exp, torch.tanh),
     "cuda": (one_by_one(cuda_scalar.expf), one_by_one(cuda_scalar.tanhf)),
     "cuda_fast": (one_by_one(cuda_scalar.fast_expf), one_by_one(math.tanh)),
+    "triton": (one_by_one(cuda_scalar.triton_exp), torch.tanh),
 }
 """exp and tanh; tanh.approx is taken to be correctly rounded, as math.tanh is when it is stored in fp32."""
+
+
+QUOTIENTS = {"triton": lambda a, b: F32(cuda_scalar.div_full(float(a), float(b)))}
 
 
 def from_torch(logits: Tensor, p: dict[str, Any], at: dict[str, Any]) -> Tensor:
@@ -108,13 +112,15 @@ def from_torch(logits: Tensor, p: dict[str, Any], at: dict[str, Any]) -> Tensor:
 
 def scored(row: Sequence[F32], p: dict[str, Any], at: dict[str, Any]) -> list[F32]:
     """The scores of one token, from what is taken for it."""
+    divided = QUOTIENTS.get(at["math"], F32.__truediv__)
     if at["softmax" if p["score"] == "softmax" else "sigmoid"] == "native":
         row_scores = list(row)
     elif p["score"] == "softmax":
         total = SUMS[at["denominator"]](row)
-        row_scores = [x * (F32(1) / total) if at["softmax"] == "reciprocal" else x / total for x in row]
+        inverse = at["softmax"] == "reciprocal"
+        row_scores = [x * divided(F32(1), total) if inverse else divided(x, total) for x in row]
     elif at["sigmoid"] == "exp":
-        row_scores = [F32(1) / (F32(1) + x) for x in row]
+        row_scores = [divided(F32(1), F32(1) + x) for x in row]
     else:
         row_scores = [F32(0.5) * x + F32(0.5) for x in row]
     return [ROUND[at["scores"]](x) for x in row_scores]
@@ -164,11 +170,12 @@ def routed(
         add_up = SUMS[at["renormalize_order"]]
         total = in_turn([eps, *weights]) if at["renormalize_eps_at"] == "start" else add_up(weights) + eps
         total = ROUND[at["total"]](total)
+        divided = QUOTIENTS.get(at["math"], F32.__truediv__)
         form = {
-            "divide": lambda w: ROUND[at["quotient"]](w / total) * scale,
-            "reciprocal": lambda w: ROUND[at["quotient"]](w * (F32(1) / total)) * scale,
-            "scale_first": lambda w: w * scale / total,
-            "scale_over_sum": lambda w: w * (scale / total),
+            "divide": lambda w: ROUND[at["quotient"]](divided(w, total)) * scale,
+            "reciprocal": lambda w: ROUND[at["quotient"]](w * divided(F32(1), total)) * scale,
+            "scale_first": lambda w: divided(w * scale, total),
+            "scale_over_sum": lambda w: w * divided(scale, total),
         }[at["renormalize"]]
         weights = [form(w) for w in weights]
     else:
@@ -226,7 +233,7 @@ def test_sigmoid(form: str) -> None:
     assert torch.equal(weights, compared({"score": "sigmoid"}, {}, bias=True)) == (form == "exp")
 
 
-@pytest.mark.parametrize("whose", ["cuda", "cuda_fast"])
+@pytest.mark.parametrize("whose", ["cuda", "cuda_fast", "triton"])
 @pytest.mark.parametrize(
     ("p", "at"),
     [({}, {"softmax": "reciprocal", "denominator": "fold_lo"}),
@@ -236,7 +243,7 @@ def test_sigmoid(form: str) -> None:
 def test_a_gpus_exp_and_tanh(whose: str, p: dict[str, Any], at: dict[str, Any]) -> None:
     """tanh.approx, correctly rounded, is torch's own here."""
     same = torch.equal(compared(p, at | {"math": whose}), compared(p, at))
-    assert not same or (whose, at.get("sigmoid")) == ("cuda_fast", "tanh")
+    assert not same or (whose, at.get("sigmoid")) in {("cuda_fast", "tanh"), ("triton", "tanh")}
 
 
 def test_weights_from_which_the_bias_is_subtracted_again() -> None:

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from moeparity.numerics.bits import same_bits
-from moeparity.numerics.dtypes import MODEL, UNROUNDED, torch_dtype
+from moeparity.numerics.dtypes import MODEL, OF_INPUT, UNROUNDED, torch_dtype
 from moeparity.numerics.gemm import FormError
 from moeparity.numerics.orders import OrderError
 from moeparity.ops.attention import refuses_orders
-from moeparity.ops.attribute import ABOVE_1, OTHER_THAN_1, Attribute, RefusedError, Value, holds
+from moeparity.ops.attribute import ABOVE_1, OTHER_THAN_0, OTHER_THAN_1, Attribute, RefusedError, Value, holds
 from moeparity.ops.declaration import Op
 from moeparity.ops.norm.launches import Launch
 from moeparity.ops.norm.reductions import RULES
@@ -73,6 +73,10 @@ def weight(name: str, *shape: int) -> Callable[[torch.dtype], Mapping[str, Tenso
     return lambda dtype: {name: drawn(*shape, dtype=dtype, seed=9)}
 
 
+def _masked(dtype: torch.dtype) -> Inputs:
+    return {"x": drawn(SEQUENCES, TOKENS, 37, dtype=dtype), "mask": torch.arange(TOKENS).expand(SEQUENCES, -1) > 2}
+
+
 def _experts(dtype: torch.dtype) -> Inputs:
     x, weights = drawn(SEQUENCES, TOKENS, 64, dtype=dtype), drawn(SEQUENCES, TOKENS, 2).abs()
     ids = torch.rand(SEQUENCES, TOKENS, 4, generator=torch.Generator().manual_seed(3)).argsort(-1)[..., :2]
@@ -109,6 +113,16 @@ def _mla(dtype: torch.dtype) -> Inputs:
     }
 
 
+def _indexed(dtype: torch.dtype) -> Inputs:
+    """Of one head many scores are 0, and which of equals torch.topk chooses goes by the length of a row."""
+    return {
+        "q": drawn(SEQUENCES, 1, TOKENS, 24, dtype=dtype) / 8,
+        "k": drawn(SEQUENCES, 1, TOKENS, 24, dtype=dtype, seed=1) / 8,
+        "weights": drawn(SEQUENCES, TOKENS, 1, dtype=dtype, seed=2),
+        "mask": torch.ones(SEQUENCES, TOKENS, dtype=torch.bool),
+    }
+
+
 def _latent(dtype: torch.dtype) -> Inputs:
     return {"latent": _mla(dtype)["latent"]}
 
@@ -122,6 +136,14 @@ def _rope(dtype: torch.dtype) -> Inputs:
     q, k = drawn(SEQUENCES, TOKENS, 4, 24, dtype=dtype), drawn(SEQUENCES, TOKENS, 2, 24, dtype=dtype, seed=1)
     angles = drawn(SEQUENCES, TOKENS, 24, seed=2)
     return {"q": q, "k": k, "cos": angles.cos().to(dtype), "sin": angles.sin().to(dtype)}
+
+
+def _unturned(dtype: torch.dtype) -> Inputs:
+    return {name: x for name, x in _rope(dtype).items() if name in {"q", "k"}}
+
+
+def _turned(dtype: torch.dtype) -> Inputs:
+    return {name: x.transpose(1, 2) for name, x in _unturned(dtype).items()}
 
 
 def _partial_sums(dtype: torch.dtype) -> Inputs:
@@ -140,6 +162,12 @@ _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 _LATENT = {"heads": 4, "value_dim": 16, "rope": _ROPE}
 _ATTENDS = {"implementation": "flash", "kv_block": 5, "rows": 4}
 _WEIGHT = weight("weight", 24, 67)
+_ADAPTER: dict[str, Any] = {"alpha": 3.0, "rslora": False, "times": 1, "in_weight": False}
+
+
+def _adapted(dtype: torch.dtype) -> Mapping[str, Tensor]:
+    return {"weight": drawn(24, 67, dtype=dtype, seed=9), "weight_a": drawn(2, 67), "weight_b": drawn(24, 2)}
+
 
 CASES = [
     Case(
@@ -149,12 +177,47 @@ CASES = [
     ),
     Case("rotary", _positions, p={"dim": 24, "rope": _ROPE, "max_positions": 64}),
     Case("rope", _rope, p={"interleaved": True, "partial": False}, axes={"cos": 1, "sin": 1}),
+    Case("by_head", _unturned),
+    Case("by_token", _turned, axes={"q": 2, "k": 2}),
+    Case(
+        "position_scale",
+        lambda dtype: {"x": _rope(dtype)["q"], **_positions(dtype), "mask": torch.ones(SEQUENCES, TOKENS) > 0},
+        p={"share": 0.3, "every": 4},
+        keys=("mask",),
+    ),
+    Case("unweighted_norm", rows(1001), p={"eps": 1e-6}),
     Case("rms_norm", rows(1024), w=weight("weight", 1024), p={"eps": 1e-6, "heads": None}),
+    Case(
+        "layer_norm", rows(1001), lambda dtype: {n: drawn(1001, dtype=dtype) for n in ("weight", "bias")}, {"eps": 1e-5}
+    ),
     Case("add", rows(37, 37)),
     Case("shared_add", rows(37, 37), p={"scale": 1.5}, set={"scaling": "shared_fma", "shared": "add"}),
     Case("clamp", rows(37), p={"limit": 0.7}),
+    Case("scale", rows(37), p={"factor": 0.22, "divisor": 1.0}),
     Case("split", rows(37), p={"parts": {"a": 30, "b": 7}}),
+    Case("join", rows(30, 7)),
+    Case("mask_padding", _masked),
+    Case("gated_norm", rows(111, 111), weight("weight", 37), {"eps": 1e-6}, {"logistic": "exp"}),
+    Case(
+        "gated_norm",
+        rows(111, 111),
+        weight("weight", 37),
+        {"eps": 1e-6, "function": "sigmoid"},
+        {"logistic": "exp"},
+        label="gated_norm by a sigmoid",
+    ),
+    Case(
+        "gated_norm",
+        rows(111, 111),
+        weight("weight", 111),
+        {"eps": 1e-6, "gated": "before", "groups": 3},
+        {"logistic": "exp", "normalized": "input"},
+        label="gated_norm of groups",
+    ),
     Case("swiglu", rows(37, 37), set={"logistic": "exp"}),
+    Case("swiglu", rows(37, 37), p={"halves": True}, set={"logistic": "exp"}, label="swiglu of halves"),
+    Case("silu", rows(37), set={"logistic": "exp"}),
+    Case("relu2", rows(37)),
     Case("sigmoid_gate", rows(1, 37), set={"logistic": "exp"}),
     Case("linear", rows(67), w=_WEIGHT, p={"heads": None, "parallel": "column"}, set={"rows": 8}),
     Case("gate", rows(67), w=_WEIGHT, set={"rows": 8}),
@@ -175,6 +238,14 @@ CASES = [
         {"glu": "swiglu"},
         {"rows": 4, "logistic": "exp", "implementation": "grouped"},
         label="experts grouped",
+    ),
+    Case(
+        "experts",
+        _experts,
+        lambda dtype: {**_stacks(dtype), "gate_up": _stacks(dtype)["gate_up"][:, :64]},
+        {"glu": "relu2"},
+        {"rows": 4},
+        label="experts without a gate",
     ),
     Case(
         "combine",
@@ -217,9 +288,8 @@ def taking_effect(op: Op, attribute: Attribute, value: Value, case: Case) -> dic
         for name, allowed in pending.pop().when.items():
             if not holds({name: allowed}, values):
                 first_allowed = next(v for v in allowed if v is not None)
-                values[name] = (
-                    4 if first_allowed == ABOVE_1 else 0.7 if first_allowed == OTHER_THAN_1 else first_allowed
-                )
+                met: dict[Value | None, Value] = {ABOVE_1: 4, OTHER_THAN_1: 0.7, OTHER_THAN_0: 1}
+                values[name] = met.get(first_allowed, first_allowed)
                 pending += [a for a in op.attributes if a.name == name]
     return {**values, attribute.name: value}
 
@@ -236,8 +306,8 @@ def in_effect(op: Op, values: Mapping[str, Value], case: Case, dtype: str) -> di
     told_choices = {name: values[name] for name in op.choices_elsewhere}
     resolved = {**told_choices, **{a.name: dtype if values[a.name] == MODEL else values[a.name] for a in there}}
     partials = [4 if case.ranks else 1]
-    pieces = op.pieces(resolved)
-    result = op.partials(pieces, resolved, params, partials)
+    pieces = op.cut.pieces(resolved)
+    result = op.cut.partials(pieces, resolved, params, partials)
     met = {
         "always": True,
         "pieces": pieces > 1,
@@ -261,16 +331,16 @@ def computed(case: Case, active: Mapping[str, Value], dtype: torch.dtype, inputs
     """The op's outputs, with the batch in front and tokens behind it."""
     op = OPS[case.op]
     sites = {a.name for a in op.attributes if a.kind == "rounding"}
-    at = {n: torch_dtype(str(v)) if n in sites and v != UNROUNDED else v for n, v in active.items()}
+    at = {n: torch_dtype(str(v)) if n in sites and v not in (UNROUNDED, OF_INPUT) else v for n, v in active.items()}
     out = op.load()(*inputs.values(), w=drawn_once(case.w, dtype), p=parameters(op, case), at=at)
     # In partial sums the ranks stand before the tokens.
-    axis = 2 if active.get("reduce") == "later" or "partial" in active else op.token_axis
+    axis = 2 if active.get("reduce") == "later" or "partial" in active else op.tokens.axis
     return tuple(part.movedim(axis, 1) for part in (out if isinstance(out, tuple) else (out,)))
 
 
 def step(case: Case, inputs: Inputs, sequences: Sequence[int], first: int, end: int) -> Inputs:
     """What a step reads that computes tokens `first` to `end` of some sequences; in memory of its own."""
-    axes = {**dict.fromkeys(inputs, 1), **OPS[case.op].input_token_axes, **case.axes}
+    axes = {**dict.fromkeys(inputs, 1), **OPS[case.op].tokens.input_axes, **case.axes}
     cut = {}
     for name, x in inputs.items():
         start = 0 if name in case.keys else first
@@ -310,7 +380,7 @@ def test_no_bit_goes_by_rows_that_an_op_says_it_does_not_see(case: Case, dtype: 
     op, cases_met = OPS[case.op], 0
     for label, values in planted(case):
         active = in_effect(op, values, case, dtype)
-        if op.sees_rows(active, parameters(op, case)) or (case.op in FLASH and refuses_orders(values)):
+        if op.tokens.sees_rows(active, parameters(op, case)) or (case.op in FLASH and refuses_orders(values)):
             continue
         try:
             assert not varying(case, active, torch_dtype(dtype)), f"{case.op}:{label}"
@@ -318,11 +388,6 @@ def test_no_bit_goes_by_rows_that_an_op_says_it_does_not_see(case: Case, dtype: 
             continue
         cases_met += 1
     assert cases_met
-
-
-@pytest.mark.parametrize("op", OPS)
-def test_every_op_is_tried(op: str) -> None:
-    assert any(case.op == op for case in CASES)
 
 
 _KEYS: dict[str, Any] = {"keys": ("k", "v", "mask")}
@@ -338,6 +403,14 @@ def _small(*widths: int) -> Callable[[torch.dtype], Inputs]:
 
 SEEN = [
     Case("linear", rows(67), w=_WEIGHT, p={"heads": None, "parallel": "column"}),
+    Case(
+        "linear",
+        rows(67),
+        w=_adapted,
+        p={"heads": None, "parallel": "column", "adapter": _ADAPTER},
+        set={"order": "lanes(4) | fold_lo"},
+        label="linear beside an adapter",
+    ),
     Case("gate", rows(67), w=_WEIGHT),
     Case("lm_head", rows(67), w=_WEIGHT),
     Case("experts", _experts, _stacks, {"glu": "swiglu"}, {"logistic": "exp"}),
@@ -346,6 +419,7 @@ SEEN = [
     ),
     Case("swiglu", _small(1001, 1001)),
     Case("sigmoid_gate", _small(1001, 1001)),
+    Case("gated_norm", _small(1001, 1001), weight("weight", 1001), {"eps": 1e-6}),
     Case("router", _small(1023), lambda _: {"bias": drawn(1023)}, _MANY),
     Case(
         "attention",
@@ -370,17 +444,26 @@ SEEN = [
         keys=("latent", "k_rope", "mask", "expanded"),
     ),
     Case("mla_expand", _latent, weight("kv_b", 128, 40), {"heads": 4}),
+    Case("indexer", _indexed, p={"top_k": 5}, keys=("k", "mask")),
     Case("rms_norm", rows(1024), weight("weight", 1024), {"eps": 1e-6, "heads": None}, {"order": "torch.cuda_mean"}),
     Case("rotary", _positions, p={"dim": 24, "rope": _DYNAMIC, "max_positions": 4}),
     Case("all_reduce", _partial_sums, set={"bias": "after", "collective": "nccl.ring"}, axes={"x": 2}, ranks=True),
 ]
 
 
+# An op with a state is computed step by step in any case, and its tokens are no tokens without it; one of pairs reads
+# the
+# sequence beside, as it says (tests/ops/test_preference.py).
+@pytest.mark.parametrize("op", [name for name, op in OPS.items() if op.tokens.state is None and not op.tokens.pairs])
+def test_every_op_is_tried(op: str) -> None:
+    assert any(case.op == op for case in (*CASES, *SEEN))
+
+
 @pytest.mark.parametrize("case", SEEN, ids=str)
 def test_rows_that_an_op_says_it_sees_show(case: Case) -> None:
     op = OPS[case.op]
     active = in_effect(op, {a.name: a.default for a in op.attributes} | dict(case.set), case, "fp32")
-    assert op.sees_rows(active, parameters(op, case))
+    assert op.tokens.sees_rows(active, parameters(op, case))
     assert varying(case, active, torch.float32)
 
 
@@ -439,4 +522,4 @@ def test_blocks_of_rows_hide_no_other_kernel() -> None:
     linear = OPS["linear"]
     for order, blocks, sees in (("native", "all", True), ("native", 4, False), ("onednn", 4, True), ("tree", 4, False)):
         values = {"inputs": "bf16", "order": order, "rows": blocks, "tf32": "no"}
-        assert linear.sees_rows(values, {}) == sees, (order, blocks)
+        assert linear.tokens.sees_rows(values, {}) == sees, (order, blocks)

@@ -67,8 +67,8 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_router_that_no_shipped_graph_has_is_refused(name: str) -> None:
     shapes, values, attribute = REFUSED[name]
-    assert ROUTER.refuses is not None
-    assert ROUTER.refuses(GIVEN, {}) is None
-    refusal = ROUTER.refuses({**GIVEN, **shapes}, values)
+    assert ROUTER.refusals.values is not None
+    assert ROUTER.refusals.values(GIVEN, {}) is None
+    refusal = ROUTER.refusals.values({**GIVEN, **shapes}, values)
     assert refusal is not None
     assert refusal[0] == attribute

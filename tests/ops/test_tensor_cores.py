@@ -21,6 +21,7 @@ from moeparity.ops.registry import OPS
 from tests.numerics.tensor_core import scalar
 from tests.ops.test_placement import run
 from tests.recorded.files import count_of_others, read
+from tests.verified import Recorded, record
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 NAMES = {BF16: "bf16", FP16: "fp16"}
@@ -31,6 +32,8 @@ GPUS = [("a100", BF16), ("a100", FP16), ("h100", BF16), ("h100", FP16), ("b200",
 # As an H200 recorded it
 
 
+H200 = Recorded("NVIDIA H200", "2.11.0", "2026-11-27")
+CALLS = {"cublas": "torch.nn.functional.linear (cuBLAS 13.1)", "fp32": "torch.mm with an fp32 result (cuBLAS 13.1)"}
 MOST_DRAWN = 1 << 22
 """Numbers of a weight: drawing more takes long. tests/numerics/tensor_core/test_h200.py holds every weight."""
 
@@ -46,9 +49,10 @@ def recorded() -> Iterator[tuple[int, int, int, int]]:
 
 
 def test_gemms_of_ops_have_the_bits_of_an_h200() -> None:
-    """Split as cuBLASLt said; in fp32 and in bf16."""
+    """Split as cuBLASLt said; in fp32 and in bf16. An H100 has the same instruction."""
     tensors, _ = read("gemms")
     splits_seen = set()
+    assert instruction("h100", "bf16") == instruction("h200", "bf16")
     for rows, k, n, splits in recorded():
         weight = integers(min(n, 4096), k, 1000 + SHAPES.index((k, n)))[:64]
         x = integers(rows, k, 5000 + rows)[:16].unsqueeze(0)
@@ -56,8 +60,27 @@ def test_gemms_of_ops_have_the_bits_of_an_h200() -> None:
             for output, name in ((FP32, "fp32"), (BF16, "cublas")):
                 ours = run(op, x, w={"weight": weight}, p=p, order="tensor_core(h200)", splits=splits, output=output)
                 assert count_of_others(ours[0], tensors[f"{rows} {k} {n}/{name}"]) == 0, (op, rows, k, n)
+                for gpu in ("h100", "h200"):
+                    at = {"inputs": BF16, "output": output, "order": f"tensor_core({gpu})", "splits": splits}
+                    record(op, at, CALLS[name], operands=BF16, how="recorded", recorded=H200)
         splits_seen.add(splits)
     assert min(splits_seen) == 1 < max(splits_seen)
+
+
+def test_latents_are_expanded_as_an_h200_has_it() -> None:
+    """A kv_b of DeepSeek's width, which no plan splits."""
+    tensors, facts = read("gemms")
+    k, n = 512, 32768
+    weight = integers(4096, k, 1000 + SHAPES.index((k, n)))[:64]
+    for rows in (1, 16, 200):
+        assert facts[f"{rows} {k} {n}/plan_32MiB"]["split_k"] == 1
+        latent = integers(rows, k, 5000 + rows)[:16]
+        at = {"kv_b": BF16, "kv_b_order": "tensor_core(h200)"}
+        ours = run("mla_expand", latent[None, None], None, w={"kv_b": weight}, p={"heads": 2}, **at)
+        assert count_of_others(ours.flatten(2)[0], tensors[f"{rows} {k} {n}/cublas"]) == 0
+        for gpu in ("h100", "h200"):
+            at["kv_b_order"] = f"tensor_core({gpu})"
+            record("mla_expand", at, CALLS["cublas"], operands=BF16, how="recorded", recorded=H200)
 
 
 def test_gate_and_up_of_an_expert_have_the_bits_of_an_h200() -> None:
@@ -162,8 +185,8 @@ def test_tf32_is_multiplied_and_plain_fp32_left_to_torch() -> None:
     assert same_bits(run("gate", x[None], w={"weight": weight}, **at)[0], torch.nn.functional.linear(x, weight))
     in_tf32 = run("gate", x[None], w={"weight": weight}, **at, tf32="yes")[0]
     assert not same_bits(in_tf32, run("gate", x[None], w={"weight": weight}, inputs=FP32, output=FP32, tf32="yes")[0])
-    assert OPS["gate"].sees_rows({**at, "inputs": "fp32", "rows": "all", "tf32": "no"}, {})
-    assert not OPS["gate"].sees_rows({**at, "inputs": "bf16", "rows": "all"}, {})
+    assert OPS["gate"].tokens.sees_rows({**at, "inputs": "fp32", "rows": "all", "tf32": "no"}, {})
+    assert not OPS["gate"].tokens.sees_rows({**at, "inputs": "bf16", "rows": "all"}, {})
 
 
 # The GEMMs with kv_b

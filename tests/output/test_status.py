@@ -83,3 +83,12 @@ def test_what_is_not_gated() -> None:
 def test_a_headline_looks_as_what_it_says(state: State, but: tuple[str, ...], opening: str, style: str) -> None:
     assert (headline(state, but), style_of(state, but)) == (opening, style)
     assert with_but("k3 0", but) == "; ".join((*but, "k3 0"))
+
+
+@pytest.mark.parametrize(
+    ("needed", "words"), [(582, "about 582 "), (24639, "about 25,000 "), (609011, "about 610,000 ")]
+)
+def test_many_needed_sequences_are_told_as_an_estimate(needed: int, words: str) -> None:
+    wide = replace(VALUE, high=1.0)
+    verdict = replace(FAILED, status="inconclusive", below=1e-3, value=wide, needed_sequences=needed)
+    assert f"{words}such sequences are needed" in judged(verdict)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from moeparity.documents.checked import shipped
 from moeparity.errors import MoeparityError, Where
 from moeparity.ops.attribute import Value
 from moeparity.plan.bind import bind
@@ -22,7 +23,6 @@ from moeparity.plan.rule import EVIDENCE_LEVELS
 from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.schedule.steps import FORWARD
 from moeparity.plan.sides import Side, side_of
-from moeparity.plan.spec import reader
 from moeparity.plan.spec.variant_schema import Placement
 
 HERE = Where(Path(__file__))
@@ -30,7 +30,7 @@ HERE = Where(Path(__file__))
 
 def shipped_sides(family: str, tensor: int = 1) -> dict[str, Side]:
     """Every shipped profile that runs on two layers of a family's public widths, cut into the same cases."""
-    fields = json.loads(reader.shipped("configs", "json")[family].read_text("utf-8"))
+    fields = json.loads(shipped("configs", "json")[family].read_text("utf-8"))
     few = {"num_hidden_layers": 2, **({"first_k_dense_replace": 1} if "first_k_dense_replace" in fields else {})}
     with TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"
@@ -39,7 +39,7 @@ def shipped_sides(family: str, tensor: int = 1) -> dict[str, Side]:
     graph, dtype = expand(config), config.dtype or UNDECLARED_DTYPE
     ranks = placement_rules(Placement(tensor=tensor), HERE)
     message = RowMessage.of(graph, dtype, ranks)
-    profiles = {name: load_profile(name, HERE) for name in reader.shipped("profiles")}
+    profiles = {name: load_profile(name, HERE) for name in shipped("profiles")}
     rules = (rule for profile in profiles.values() for layer in profile.layers for rule in layer)
     cases = cut_by(graph, (FORWARD,), (row_rule for rule in rules for row_rule in message.in_rows(rule)))
 
@@ -66,17 +66,17 @@ class Truth:
         assert side.flagged is not None
         place, phase = members[0].places[0], members[0].phases[0]
         value = wanted.at_phase(phase).written[place].value
-        plans = {flag.text: self._plan(side, flag, value) for flag in side.flagged.flags}
+        plans = {flag.text: self._plan(side, flag, place[1], value) for flag in side.flagged.flags}
         return {text for text, plan in plans.items() if plan and all(_holds(plan, wanted, m) for m in members)}
 
-    def _plan(self, side: Side, flag: KnownFlag, value: Value) -> BoundGraph | None:
+    def _plan(self, side: Side, flag: KnownFlag, attribute: str, value: Value) -> BoundGraph | None:
         assert side.flagged is not None
         if flag.requested and not isinstance(value, float | int):
             return None
-        key = (id(side), flag.text, value if flag.requested else None)
+        key = (id(side), flag.text, (attribute, value) if flag.requested else None)
         if key not in self._plans:
             try:
-                self._plans[key] = side.flagged.bind(flag.asked_for(value))
+                self._plans[key] = side.flagged.bind(flag.asked_for(attribute, value))
             except MoeparityError:
                 self._plans[key] = None
         return self._plans[key]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from moeparity.documents.checked import shipped
 from moeparity.errors import SpecError, Where
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile
@@ -51,7 +52,8 @@ def test_origins_name_file_line_and_rule(qwen: Graph, tmp_path: Path) -> None:
     mine, recipe = Where(tmp_path / "mine.yaml", 6), Where(tmp_path / "mine-recipe.yaml", 9)
     assert plan.settings[GATE].origin == f"{mine} (**.gate)"
     assert plan.settings["layers[1].moe.gate", "inputs"].origin == f"{recipe} (layers[1].moe.gate)"
-    assert plan.settings[COMBINE].origin.endswith("hf-eager.yaml:9 (op combine)")
+    line = shipped("profiles")["hf-eager"].read_text("utf-8").split("\n").index("  - op: combine") + 1
+    assert plan.settings[COMBINE].origin.endswith(f"hf-eager.yaml:{line} (op combine)")
 
 
 def test_rules_for_another_model_type_are_passed_over(qwen: Graph, tmp_path: Path) -> None:

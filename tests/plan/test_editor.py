@@ -11,18 +11,20 @@ from typing import Any
 import jsonschema
 import pytest
 
+from moeparity.documents import yaml
+from moeparity.documents.checked import shipped
 from moeparity.ops.registry import OPS
 from moeparity.plan.editor import json_schema
 from moeparity.plan.layers import LAYER_RULES
-from moeparity.plan.spec import reader, yaml
+from moeparity.plan.spec import reader
 from tests.command import alone, inside
 from tests.errors.base import BAD
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = [
-    *(("graph", path) for path in reader.shipped("models").values()),
-    *(("profile", path) for path in reader.shipped("profiles").values()),
-    *(("map", path) for path in reader.shipped("maps").values()),
+    *(("graph", path) for path in shipped("models").values()),
+    *(("profile", path) for path in shipped("profiles").values()),
+    *(("map", path) for path in shipped("maps").values()),
     *(("recipe", path) for path in sorted((ROOT / "recipes").glob("*.yaml"))),
 ]
 BROKEN = [

@@ -10,21 +10,24 @@ from pathlib import Path
 
 import pytest
 
+from moeparity.documents.checked import shipped
 from moeparity.errors import Where
-from moeparity.ops.attribute import EDGE
+from moeparity.inputs.model import open_model
+from moeparity.ops.attribute import EDGE, RefusedError
 from moeparity.plan.bind import bind
 from moeparity.plan.config import Config
-from moeparity.plan.engine_profile import Profile, load_profile, placement_rules
+from moeparity.plan.engine_profile import INFERRED, Profile, load_profile, placement_rules
 from moeparity.plan.expand import expand
 from moeparity.plan.graph import Graph
 from moeparity.plan.match import assignments
 from moeparity.plan.rule import EVIDENCE_LEVELS, UNKNOWN, Rule
 from moeparity.plan.spec import profile_schema, reader
 from moeparity.plan.spec.variant_schema import Placement
+from tests.command import ROOT
 
 HERE = Where(Path(__file__))
-CONFIGS = reader.shipped("configs", "json")
-NAMES = tuple(reader.shipped("profiles"))
+CONFIGS = shipped("configs", "json")
+NAMES = tuple(shipped("profiles"))
 ENGINES = {
     *("hf-eager", "hf-default", "hf-v4", "vllm", "vllm-batch-invariant", "sglang", "sglang-deterministic"),
     *("sglang-rl-on-policy", "trtllm", "flashinfer-fused", "megatron", "megatron-deterministic", "nemo-rl-dtensor"),
@@ -45,20 +48,34 @@ def profile(name: str) -> Profile:
 
 def test_every_engine_has_its_profile_and_every_graph_its_sizes() -> None:
     assert set(NAMES) >= ENGINES
-    models = {name for path in reader.shipped("models").values() for name in reader.read_graph(path).model_type}
+    models = {name for path in shipped("models").values() for name in reader.read_graph(path).model_type}
     assert set(CONFIGS) == models
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_binds_to_every_architecture(name: str) -> None:
     for architecture in CONFIGS:
+        is_batched = architecture.startswith("llama4")
+        if name == "tp-invariant" and (graph(architecture).sizes["heads"] % 8 or is_batched):
+            with pytest.raises(RefusedError, match=r"heads do not divide by 8 blocks|a batched product"):
+                bind(graph(architecture), profile(name), "bf16")
+            continue
+        sizes = graph(architecture).sizes
+        if name.endswith("-fp8-blocks") and any(
+            (sizes.get(width) or 0) % 128 for width in ("hidden", "intermediate", "norm_rank")
+        ):
+            with pytest.raises(RefusedError, match="which groups of 128 do not divide"):
+                bind(graph(architecture), profile(name), "bf16")
+            continue
         plan = bind(graph(architecture), profile(name), "bf16")
         assert plan.dtypes == ("bf16",)
 
 
 @pytest.fixture(scope="module")
 def variants(tmp_path_factory: pytest.TempPathFactory) -> list[Graph]:
-    """OLMoE with clipped queries, keys and values, for what concerns clamps; Qwen3 MoE without renormalised weights."""
+    """OLMoE with clipped queries, keys and values, for what concerns clamps; Qwen3 MoE without renormalised weights;
+    the shipped reward model, and the shipped checkpoint with its adapter.
+    """
     folder = tmp_path_factory.mktemp("variants")
     graphs = []
     for model, field, value in (("olmoe", "clip_qkv", 8.0), ("qwen3_moe", "norm_topk_prob", False)):
@@ -66,7 +83,10 @@ def variants(tmp_path_factory: pytest.TempPathFactory) -> list[Graph]:
         path.parent.mkdir()
         path.write_text(json.dumps({**json.loads(CONFIGS[model].read_text("utf-8")), field: value}), "utf-8")
         graphs.append(expand(Config(path)))
-    return graphs
+    shipped = ROOT / "checkpoints" / "quickstart"
+    adapter = ROOT / "checkpoints" / "quickstart-lora"
+    reward = expand(Config(ROOT / "checkpoints" / "reward" / "config.json"))
+    return [*graphs, reward, open_model(shipped, device="cpu", values=False, adapter=adapter).graph]
 
 
 def of_its_sizes(expanded: Graph, rule: Rule) -> Graph:
@@ -93,7 +113,7 @@ def stated(spec: profile_schema.ProfileFile) -> list[profile_schema.Fusion | pro
     return [*spec.fusions, *spec.rules]
 
 
-@pytest.mark.parametrize("path", reader.shipped("profiles").values(), ids=NAMES)
+@pytest.mark.parametrize("path", shipped("profiles").values(), ids=NAMES)
 def test_every_value_has_its_source(path: Path) -> None:
     spec = reader.read_profile(path)
     assert path.stem == spec.name
@@ -107,7 +127,7 @@ def test_every_value_has_its_source(path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(ENGINES))
 def test_a_profile_of_an_engine_names_it_and_its_version(name: str) -> None:
-    spec = reader.read_profile(reader.shipped("profiles")[name])
+    spec = reader.read_profile(shipped("profiles")[name])
     assert spec.engine is not None
     assert all((spec.engine.name, spec.engine.version, spec.engine.says))
 
@@ -125,7 +145,7 @@ def test_what_is_taken_over_from_another_engine_is_no_evidence(tmp_path: Path) -
         plans[engine[15:16]] = bind(graph("qwen3_moe"), load_profile("./mine.yaml", Where(tmp_path / "x")), "bf16")
 
     settings = [plan.settings["layers[0].moe.experts", "implementation"] for plan in plans.values()]
-    assert [setting.level for setting in settings] == ["verified", "verified", UNKNOWN]
+    assert [setting.level for setting in settings] == ["verified", INFERRED, UNKNOWN], "the second is another version"
     assert plans["X"].settings["layers[0].moe.experts", "implementation"].value == "grouped"
     combine = plans["X"].settings["layers[0].moe.combine", "accumulate"]
     assert (combine.level, combine.value) == (UNKNOWN, "fp32")
@@ -149,7 +169,7 @@ def test_vllm_scales_the_routed_output_not_the_weights(architecture: str) -> Non
 
 FUSED_NORMS = [
     (name, fusion)
-    for name, path in reader.shipped("profiles").items()
+    for name, path in shipped("profiles").items()
     for fusion in reader.read_profile(path).fusions
     if {"all_reduce", "rms_norm"} <= set(fusion.chain)
 ]
@@ -209,25 +229,28 @@ def log_probs(name: str, tensor: int = 1) -> dict[str, object]:
 IN_16_BITS = {"order": "fold_lo(8) | fold_hi(32) | fold_hi(4) | sequential"}
 IN_FP32 = {"order": "fold_lo(4) | halves(256) | fold_hi(32) | fold_hi(4) | sequential"}
 RAW = {"temperature": 1}
+CUT_OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+OFF = {"repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0, **CUT_OFF}
 SERVED = {"inputs": "fp32", "output": "fp32"}
 SHIFTED = {"form": "shifted", "block": 0, **SERVED}
 LOG_PROBS: dict[str, dict[str, object]] = {
-    "hf-default": {"form": "unrounded", **RAW},
-    "hf-v4": {"form": "unrounded", **RAW},
-    "vllm": {**SHIFTED, **RAW, **IN_16_BITS},
-    "vllm-batch-invariant": {**SHIFTED, **RAW, **IN_16_BITS},
-    "vllm-fp32-head": {**SHIFTED, **RAW, **IN_FP32},
-    "sglang": {"form": "log_of_softmax", **SERVED},
-    "sglang-prompt-logprobs": {**SHIFTED, **RAW, "block": 16384},
-    "sglang-deterministic": {**SHIFTED, **IN_FP32},
-    "sglang-rl-on-policy": {**SHIFTED, **IN_16_BITS, "inputs": "bf16", "output": "bf16"},
-    "megatron": {**SHIFTED, **RAW, "order": "native"},
+    "hf-default": {"form": "unrounded", **RAW, **OFF},
+    "hf-v4": {"form": "unrounded", **RAW, **OFF},
+    "vllm": {**SHIFTED, **RAW, **OFF, **IN_16_BITS},
+    "vllm-batch-invariant": {**SHIFTED, **RAW, **OFF, **IN_16_BITS},
+    "vllm-fp32-head": {**SHIFTED, **RAW, **OFF, **IN_FP32},
+    "sglang": {"form": "log_of_softmax", **SERVED, **CUT_OFF},
+    "sglang-prompt-logprobs": {**SHIFTED, **RAW, **CUT_OFF, "block": 16384},
+    "sglang-deterministic": {**SHIFTED, **CUT_OFF, **IN_FP32},
+    "sglang-rl-on-policy": {**SHIFTED, **CUT_OFF, **IN_16_BITS, "inputs": "bf16", "output": "bf16"},
+    "megatron": {**SHIFTED, **RAW, **OFF, "order": "native"},
     "nemo-rl-dtensor-stable": {**SHIFTED, "order": "native"},
     "torchtitan": {"form": "log_softmax", **RAW, **SERVED},
     "torchtitan-batch-invariant": {**SHIFTED, **RAW, **IN_FP32},
     "trtllm": {"form": "log_softmax", **RAW, **SERVED},
-    "verl-fsdp": {"form": "minus_logsumexp", **RAW, "block": 16384, **SERVED},
-    "fireworks-unfused": {},
+    "verl-fsdp": {"form": "minus_logsumexp", **RAW, **OFF, "block": 16384, **SERVED},
+    # Which says nothing of them: as transformers has them.
+    "fireworks-unfused": {"form": "unrounded", **RAW, **OFF},
 }
 
 
@@ -291,7 +314,7 @@ def test_overlays_on_another_engine_claim_only_their_own() -> None:
 )
 def test_the_flag_of_an_overlay_sets_it_and_changes_what_it_lies_on(overlay: str, base: str) -> None:
     """Every flag that an overlay is set by is no flag that its base is set by."""
-    above, below = (reader.read_profile(reader.shipped("profiles")[name]) for name in (overlay, base))
+    above, below = (reader.read_profile(shipped("profiles")[name]) for name in (overlay, base))
     flags = {rule.set_by for rule in stated(above) if rule.set_by}
     assert flags
     assert flags.isdisjoint({rule.set_by for rule in stated(below)})
@@ -304,3 +327,31 @@ def test_a_default_is_not_said_to_be_set_by_the_flag_that_changes_it() -> None:
     rotary = next(node.name for node in graph("qwen3_moe").nodes if node.op.name == "rotary")
     stands = [plan.settings[rotary, "output"] for plan in (megatron, unfused)]
     assert [stand.set_by for stand in stands] == ["default (megatron)", "--no-rope-fusion (megatron-unfused-rope)"]
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang", "trtllm", "megatron", "torchtitan", "vllm-cpu"])
+@pytest.mark.parametrize("architecture", ["gpt_oss", "deepseek_v3", "nemotron_h", "granitemoe_swa", "cohere2_moe"])
+def test_what_an_engine_does_not_say_of_a_model_is_as_transformers_has_it(name: str, architecture: str) -> None:
+    """In the first phase; a step of one token may be put otherwise."""
+    theirs, ours = (bind(graph(architecture), profile(of), "bf16") for of in ("hf-eager", name))
+    of_models = {rule.where: rule for rule in profile("hf-eager").layers[-1] if rule.model_types is not None}
+    compared = 0
+    for node in graph(architecture).nodes:
+        stated, computed = theirs.active(node), ours.active(node)
+        for attribute in node.attributes:
+            setting = ours.settings[node.name, attribute.name]
+            if (
+                setting.rule is not None
+                and setting.rule.where in of_models
+                and attribute.name in stated.keys() & computed
+            ):
+                assert (computed[attribute.name], setting.level) == (stated[attribute.name], "unknown")
+                compared += 1
+    assert compared
+
+
+def test_an_op_that_an_engine_never_names_is_as_transformers_has_it() -> None:
+    plans = [bind(graph("nemotron_h"), profile(name), "bf16") for name in ("hf-eager", "vllm")]
+    scan = next(node for node in graph("nemotron_h").nodes if node.op.name == "mamba2")
+    assert plans[0].active(scan) == plans[1].active(scan)
+    assert plans[1].settings[scan.name, "skip"].level == "unknown"

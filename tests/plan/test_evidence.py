@@ -10,6 +10,7 @@ import pytest
 from moeparity.errors import Where
 from moeparity.plan.bind import bind
 from moeparity.plan.bound import BoundGraph
+from moeparity.plan.changed import in_all_phases
 from moeparity.plan.config import Config
 from moeparity.plan.difference import Difference, differences
 from moeparity.plan.engine_profile import load_profile, overrides
@@ -31,12 +32,16 @@ def plan(profile: str, dtype: str = "bf16", **settings: str | float) -> BoundGra
 
 
 def by_name(reference: BoundGraph, candidate: BoundGraph) -> dict[str, tuple[str, str]]:
-    """The levels of every toggle of two plans."""
+    """The levels of every toggle of two plans, but for what rests in one of them."""
     sides = (
         Side(plan=reference, schedule=ScheduleSettings(batch=1)),
         Side(plan=candidate, schedule=ScheduleSettings(batch=2)),
     )
-    return {toggle.name: evidence(toggle.members, reference, candidate) for toggle in toggles(*sides)}
+    return {
+        toggle.name: evidence(toggle.members, reference, candidate)
+        for toggle in toggles(*sides)
+        if not toggle.members or any(not member.resting for member in toggle.members)
+    }
 
 
 def test_a_toggle_has_the_levels_that_engines_prints() -> None:
@@ -89,7 +94,7 @@ def _with(plan: BoundGraph, difference: Difference, evidence: str) -> BoundGraph
     setting = plan.settings[place]
     assert setting.rule is not None
     setting_there = Setting(value=setting.value, rule=replace(setting.rule, evidence=evidence))
-    return replace(plan, settings={**plan.settings, place: setting_there}, like=plan)
+    return in_all_phases(plan, {place: setting_there})
 
 
 def test_two_levels_are_said_once_where_they_are_one() -> None:

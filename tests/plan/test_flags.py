@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from moeparity.documents.checked import shipped
 from moeparity.errors import SpecError, Where
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.flags import Setup, known_flags
 from moeparity.plan.offers import offers
 from moeparity.plan.rule import Rule
 from moeparity.plan.sides import Side
-from moeparity.plan.spec import reader
 from moeparity.plan.toggles import Toggle, toggles
 from tests.plan.flagged_sides import HERE, Truth, shipped_sides
 
@@ -41,7 +41,7 @@ def test_every_offered_flag_gives_the_wanted_value_and_none_is_missing(family: s
     assert not missing[:5]
 
 
-@pytest.mark.parametrize("name", reader.shipped("profiles"))
+@pytest.mark.parametrize("name", shipped("profiles"))
 def test_a_flag_that_becomes_a_profile_computes_what_that_profile_says(name: str) -> None:
     """Of the file's becoming flags: the layers are those of the profile that it names, rule by rule."""
     profile = load_profile(name, HERE)
@@ -54,7 +54,7 @@ def test_a_flag_that_becomes_a_profile_computes_what_that_profile_says(name: str
 
 
 def test_nothing_is_said_of_flags_whose_effect_nobody_read() -> None:
-    texts = {flag.text for name in reader.shipped("profiles") for flag in known_flags(load_profile(name, HERE))}
+    texts = {flag.text for name in shipped("profiles") for flag in known_flags(load_profile(name, HERE))}
     unread = ("PRE_SOFTMAX", "PRE-SOFTMAX", "NVTE", "CUBLAS", "NCCL", "BREAKABLE", "FUSED_MOE_GROUPED_TOPK")
     assert len(texts) > 40
     assert not [text for text in texts if any(word in text.upper() for word in unread)]

@@ -60,6 +60,23 @@ def test_plans_are_those_of_cublas_and_experts_keep_one_chain(tmp_path: Path) ->
     assert not plan(tmp_path).sees_rows(gate)
 
 
+@pytest.mark.parametrize(
+    ("run", "level"),
+    [
+        (TWO_SPLITS, "verified: vectors"),
+        ("24 5 3 4 0 0 10 0 0", "verified: vectors"),
+        ("24 5 3 1 0 0 10 0 0", "read"),
+        ("21 5 3 4 0 0 10 0 0", "read"),
+    ],
+)
+def test_plans_by_algorithms_that_an_h200_was_held_to_are_verified(tmp_path: Path, run: str, level: str) -> None:
+    bound = plan(tmp_path, plans=plans_file(tmp_path, f"1-99: {run}"))
+    (source,) = {bound.settings[place].rule for place in bound.settings if place == ("lm_head", "order")}
+    assert source is not None
+    assert (source.level, source.source) == (level, "plans of cuBLASLt 13.1.0 on NVIDIA H200, plans.yaml")
+    assert bound.settings["lm_head", "splits"].level == level
+
+
 IN_FP32 = {"gpu": "h200", "set": {"lm_head:output": "fp32"}}
 """Logits show a sum's last bit."""
 
@@ -69,6 +86,7 @@ def test_rows_computed_together_choose_the_plan(tmp_path: Path) -> None:
     variant = {**IN_FP32, "plans": plans_file(tmp_path, f"1-7: {TWO_SPLITS}", f"8-14: {ONE_SPLIT}")}
     report = report_of(tmp_path, {**variant, "micro_batch": 1}, {**variant, "micro_batch": 2})
     assert report.roots[0].node == "lm_head"
+    assert str(report.candidate).endswith("gpu h200, plans of cuBLASLt 13.1.0 on NVIDIA H200, plans.yaml")
     variant["plans"] = plans_file(tmp_path, f"1-14: {TWO_SPLITS}")
     assert not report_of(tmp_path, {**variant, "micro_batch": 1}, {**variant, "micro_batch": 2}).roots
 

@@ -39,7 +39,7 @@ def orders(bound: BoundGraph) -> dict[str, set[object]]:
     of_op: dict[str, set[object]] = {}
     for node in bound.graph.nodes:
         for name in ("order", "kv_b_order"):
-            if node.op.gemm and name in bound.active(node):
+            if node.op.role.gemm and name in bound.active(node):
                 of_op.setdefault(node.op.name, set()).add(bound.active(node)[name])
     return of_op
 
@@ -120,10 +120,10 @@ def test_what_does_not_fit_is_refused(variant: dict[str, Any], reason: str) -> N
 def test_a_gpu_is_one_choice_of_a_report(tmp_path: Path) -> None:
     report = report_of(tmp_path, {}, {"gpu": "h100"})
     (toggle,) = report.toggles
-    assert toggle.label == "placement gpu (unknown | set by the recipe)"
+    assert toggle.label == "placement gpu (unknown | inferred)"
     assert report.candidate.gpu == "h100"
     assert report.reference.gpu is None
-    assert str(report.candidate).endswith(", gpu h100")
+    assert str(report.candidate).endswith(", gpu h100, K in one part (inferred)")
     assert json.loads(report.to_json())["candidate"]["gpu"] == "h100"
     assert report.roots
 
@@ -132,5 +132,50 @@ def test_one_generation_of_gpus_gives_one_result(tmp_path: Path) -> None:
     """An H200 multiplies bf16 as an H100 does; an A100 does not."""
     of_h200, of_a100 = (report_of(tmp_path, {"gpu": "h100"}, {"gpu": gpu}) for gpu in ("h200", "a100"))
     assert not of_h200.roots
-    assert [toggle.label for toggle in of_a100.toggles] == ["placement gpu (set by the recipe)"]
+    assert [toggle.label for toggle in of_a100.toggles] == ["placement gpu (inferred)"]
     assert of_a100.roots
+
+
+# What profiles state of GPUs
+
+
+def levels(bound: BoundGraph, op: str, attribute: str) -> dict[object, str]:
+    """By value of an op's attribute, how sure it is."""
+    places = [(node.name, attribute) for node in bound.graph.nodes if node.op.name == op]
+    return {bound.settings[place].value: bound.settings[place].level for place in places}
+
+
+def test_what_a_profile_states_of_a_gpu_has_its_evidence() -> None:
+    on_h100, on_a100 = (plan(QUICKSTART, profile="vllm", gpu=gpu) for gpu in ("h100", "a100"))
+    assert levels(on_h100, "linear", "order") == {"tensor_core(h100)": "verified: vectors"}
+    assert levels(on_h100, "experts", "order") == {"tensor_core(h100)": "verified: ptx"}
+    assert levels(on_h100, "attention", "order") == {"tensor_core(h100)": "inferred"}
+    assert levels(on_h100, "rms_norm", "rsqrt") == {"approx": "verified: ptx"}
+    assert levels(on_a100, "linear", "order") == {"tensor_core(a100)": "inferred"}
+    assert levels(on_a100, "rms_norm", "rsqrt") == {"native": ""}
+    assert levels(plan(QUICKSTART, profile="vllm"), "rms_norm", "rsqrt") == {"native": ""}
+
+
+def test_a_profile_overrides_what_the_one_below_it_states_of_a_gpu() -> None:
+    eager = plan(QUICKSTART, profile="vllm-eager", gpu="h100")
+    assert levels(eager, "rms_norm", "mean").keys() == {"divide"}
+    assert levels(plan(QUICKSTART, profile="vllm", gpu="h100"), "rms_norm", "mean") == {"div_full": "verified: ptx"}
+    invariant = plan(QUICKSTART, profile="vllm-batch-invariant-eager", gpu="h100")
+    assert "sqrt_rcp" in levels(invariant, "rms_norm", "rsqrt")
+    assert levels(invariant, "linear", "order") == {"tensor_core(h100)": "read"}
+
+
+def test_the_recipe_overrides_what_a_profile_states_of_a_gpu() -> None:
+    bound = plan(QUICKSTART, profile="vllm", gpu="h100", set={"norm:rsqrt": "ieee"})
+    assert set(levels(bound, "rms_norm", "rsqrt")) == {"approx", "ieee"}
+
+
+def test_flags_are_offered_on_a_gpu_too() -> None:
+    of_side = Variant(profile="vllm", gpu="h100")
+    side = bound_side(model(QUICKSTART).graph, of_side, load_profile("vllm", HERE), "bf16", HERE)
+    assert side.flagged is not None
+    eager = next(flag for flag in side.flagged.flags if flag.text == "--enforce-eager")
+    bound = side.flagged.plan(eager)
+    assert bound is not None
+    assert "divide" in levels(bound, "rms_norm", "mean")
+    assert levels(bound, "linear", "order") == {"tensor_core(h100)": "verified: vectors"}

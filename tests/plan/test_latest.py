@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from moeparity.documents.checked import shipped
 from moeparity.errors import CheckpointError, SpecError, Where
 from moeparity.ops.attribute import Value
 from moeparity.plan.bind import bind
@@ -20,7 +21,6 @@ from moeparity.plan.faults.stated import stated
 from moeparity.plan.graph import Graph, Node
 from moeparity.plan.latest import Latest
 from moeparity.plan.schedule.cases import Case
-from moeparity.plan.spec import reader
 from moeparity.plan.spec.variant_schema import Placement, StatedFault
 from moeparity.profiles.compare import architectures
 from tests.plan.configs import DEEPSEEK_V3, QWEN3_MOE, graph
@@ -114,7 +114,7 @@ def test_the_same_profile_is_one_plan_until_something_is_set(tmp_path: Path) -> 
 def _afresh(plan: BoundGraph) -> BoundGraph:
     """The plan with nothing taken over from one that is known."""
     others = {phase: _afresh(phase_plan) for phase, phase_plan in plan.others.items()}
-    return BoundGraph(
+    return BoundGraph.bound(
         graph=plan.graph,
         dtype=plan.dtype,
         settings=plan.settings,
@@ -133,7 +133,7 @@ def test_what_is_taken_over_from_a_profiles_own_plan_is_what_would_be_found(
     of = graph(tmp_path, fields)
     compared = 0
     cases: list[tuple[int, dict[str, Value]]] = [(2, {}), (1, {"lm_head:output": "fp32"}), (2, {"embed:tensor": 1})]
-    for name in reader.shipped("profiles"):
+    for name in shipped("profiles"):
         profile = load_profile(name, HERE)
         for tensor, choices in cases:
             plan = _bound(of, profile, tensor, choices)

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from moeparity.documents.checked import shipped
 from moeparity.errors import MoeparityError
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import Profile, load_profile
 from moeparity.plan.flags import LEAVING_OUT
 from moeparity.plan.offers import gives, offers
-from moeparity.plan.spec import reader
 from moeparity.plan.toggles import toggles
 from moeparity.profiles.launch import read
 from moeparity.profiles.launch.merged_profile import combined, load_combined
@@ -41,7 +41,7 @@ class Started:
     def __init__(self, family: str, tensor: int, folder: Path) -> None:
         self.tensor, self.folder = tensor, folder
         self.sides = shipped_sides(family, tensor)
-        fields = json.loads(reader.shipped("configs", "json")[family].read_text("utf-8"))
+        fields = json.loads(shipped("configs", "json")[family].read_text("utf-8"))
         (folder / "config.json").write_text(json.dumps(fields), "utf-8")
         self.plan, self.flags = cache(self._plan), cache(self._fewest_flags)
 

@@ -126,7 +126,7 @@ def _planted(base: Plan, bound: Callable[[Variant], Side], plain: Variant, fault
 
 
 def _drawn(base: Plan, values: Values, micro_batch: int) -> list[Fault]:
-    nodes = [n for n in base.model.graph.nodes if not n.op.reports and _marked_input(n, values) is not None]
+    nodes = [n for n in base.model.graph.nodes if not n.op.role.reports and _marked_input(n, values) is not None]
     return [_fault(case, nodes, base, values) for case in CASES if case.micro_batch == micro_batch]
 
 
@@ -207,7 +207,7 @@ def _function(base: Plan, fault: Fault) -> Callable[..., object]:
 def _damaged(out: Tensor, values: Mapping[str, Tensor], fault: Fault) -> Tensor:
     if not out.is_floating_point():
         return out
-    damage, axis = DAMAGE[fault.damage], fault.node.op.token_axis
+    damage, axis = DAMAGE[fault.damage], fault.node.op.tokens.axis
     if fault.expert is not None:
         at = values[fault.node.inputs[1]] == fault.expert
         return torch.where(at.unsqueeze(-1), damage(out), out)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,19 +20,33 @@ from moeparity.bisection.report import Report
 from moeparity.errors import Where
 from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.tensor_core.gemm_orders import USUAL
-from moeparity.ops.attribute import ABOVE_1, OTHER_THAN_1, Value
+from moeparity.ops.attribute import ABOVE_1, OTHER_THAN_0, OTHER_THAN_1, Value
 from moeparity.plan.bind import bind
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.graph import Node
 from tests.planted import moe as planted_moe
+from tests.planted import quantised as planted_quantised
 from tests.planted import ranks as planted_ranks
 from tests.planted.ranks import RANKS
 from tests.planted.values import ATTENDS, GEMMS, SEQUENCES, TOKENS, Planted, values_of
 
 PROFILE = "hf-eager"
 
+MET: dict[Value | None, Value] = {ABOVE_1: RANKS, OTHER_THAN_1: 0.7, OTHER_THAN_0: 1}
+"""A number that meets a condition."""
+
+INDEX_SITES = ("scores", "weights", "total")
 BACKGROUND: dict[str, dict[str, Value]] = {
+    # Many bf16 logits are equal to the 40th largest.
+    "log_probs:top_k_ties": {"top_k": 40},
+    "log_probs:min_p_place": {"min_p": 0.002, "top_p": 0.9},
+    "log_probs:sorted": {"top_k": 40, "top_p": 0.7},
+    # At so high a temperature all 512 tokens are as likely, so that cumulated softmaxes are multiples of 1 / 512.
+    "log_probs:kept_mass": {"temperature": 1e30, "top_p": 0.75 + 1e-12},
+    # There their logits still differ.
+    "log_probs:min_p_form": {"temperature": 1e30, "min_p": 1},
+    "log_probs:subtracted": {"repetition_penalty": 1.3, "presence_penalty": 0.5},
     # In bf16 the two associations differ in one of some ten thousand elements; without the last rounding in half.
     "rms_norm:association": {"normalized": "fp32", "output": "fp32"},
     # One bit of the root shows in few bf16 elements.
@@ -41,6 +55,7 @@ BACKGROUND: dict[str, dict[str, Value]] = {
         for name in ("square", "statistic", "order", "mean", "rsqrt")
     },
     "add:border": {"output": "fp32"},
+    "rotary:sines": {"output": "fp32"},
     # 1 + a bf16 weight is exact in fp32 already.
     "rms_norm:weight": {"offset": 0.1, "normalized": "fp32", "output": "fp32"},
     **planted_moe.BACKGROUND,
@@ -87,6 +102,24 @@ BACKGROUND: dict[str, dict[str, Value]] = {
             *(("values_order", 4), ("rescale_above", 2), ("contraction", 4), ("scale_on", 16)),
         )
     },
+    # Tensor cores multiply probabilities of 16 bits.
+    **{
+        f"{op}:{name}={order}": {"kv_block": block, "probabilities": "bf16", "output": "fp32"}
+        for op in ATTENDS
+        for name, block in (("scores_order", 16), ("values_order", 4))
+        for order in USUAL
+    },
+    **{
+        f"{op}:merge=segments": {
+            "kv_block": 2,
+            "splits": 16,
+            "exponential": "triton",
+            "normalize": "div_full",
+            "probabilities": "bf16",
+            "output": "fp32",
+        }
+        for op in ATTENDS
+    },
     **{
         f"{op}:{name}": {"kv_block": block, "probabilities": "fp32", "output": "fp32"}
         for op in ATTENDS
@@ -131,8 +164,13 @@ BACKGROUND: dict[str, dict[str, Value]] = {
     **{f"{op}:rows": {"kv_block": 4, "probabilities": "fp32", "output": "fp32"} for op in ATTENDS},
     # One bit of a sigmoid, of some numbers.
     "experts:logistic": {"projections": "fp32", "activation": "fp32", "product": "fp32", "output": "fp32"},
-    **{f"{op}:logistic": {"activation": "fp32", "output": "fp32"} for op in ("swiglu", "sigmoid_gate")},
+    **{f"{op}:logistic": {"activation": "fp32", "output": "fp32"} for op in ("swiglu", "sigmoid_gate", "gated_norm")},
+    "silu:logistic": {"output": "fp32"},
+    "layer_norm:form": {"output": "fp32"},
+    # An fp32 gate beside an fp64 one, of a head's bf16 norm.
+    "gated_norm:activation": {"output": "fp32"},
     **{f"{op}:splits_order": {"split": "bf16"} for op in GEMMS},
+    **planted_quantised.BACKGROUND,
 }
 """Values both sides have on the node, beyond those the attribute's `when` asks for."""
 
@@ -164,6 +202,7 @@ REFERENCE_VALUE: dict[str, Value] = {
     # Scattered, the profile's gloo.all_reduce is this one.
     "all_reduce:collective=gloo.reduce_scatter_tensor": "none",
     **planted_moe.REFERENCE_VALUE,
+    **planted_quantised.REFERENCE_VALUE,
     # 16 bits and more hold all that comes.
     **{f"kv_cache:stored={dtype}": "fp8_e4m3" for dtype in ("unrounded", "model", "bf16", "fp16", "fp32", "fp64")},
     **{f"kv_cache:quotient={dtype}": "bf16" for dtype in ("fp16", "fp32", "fp64")},
@@ -176,10 +215,16 @@ REFERENCE_VALUE: dict[str, Value] = {
     **{f"combine:output={dtype}": "fp32" for dtype in ("model", "bf16")},
     # What is merged in fp32 is no longer in fp64.
     **{f"{op}:split={dtype}": "bf16" for op in ATTENDS for dtype in ("fp32", "fp64")},
+    # Beside fp32 only bf16 shows in which keys are best.
+    **{f"indexer:{name}={dtype}": "bf16" for name in INDEX_SITES for dtype in ("fp16", "fp32", "fp64")},
+    # In fp32 it is computed.
+    **{f"layer_norm:normalized={dtype}": "bf16" for dtype in ("fp32", "fp64")},
     # On CPU it is torch's own.
     "rms_norm:order=cascade": "reverse",
     # A cache holds all keys of few tokens, as 64 do.
     **{f"{op}:kv_block=l2": 4 for op in ATTENDS},
+    # Where the model has the gate already.
+    **{f"gated_norm:gated={place}": "before" for place in ("config", "after")},
     # Nothing is lost of a sum in fp32.
     **{f"add:border={dtype}": "bf16" for dtype in ("unrounded", "fp32", "fp64")},
 }
@@ -214,7 +259,7 @@ def plant(planted: Planted, model: Model) -> Sides:
     node = random.Random(planted.label).choice(_nodes(planted, model))  # noqa: S311
     own_names = {attribute.name for attribute in node.attributes}
     settings: dict[str, Value] = {
-        name: RANKS if value == ABOVE_1 else 0.7 if value == OTHER_THAN_1 else value
+        name: MET.get(value, value)
         for name, (value, *_) in planted.attribute.when.items()
         if name in own_names and value is not None
     }
@@ -274,12 +319,16 @@ def write_recipe(
     reduce: str = "token",
     floor: bool = False,
     oracle: bool = False,
+    earlier: Sequence[object] = (),
+    adapter: Path | None = None,
 ) -> Path:
     """A recipe with its token file; JSON is YAML."""
     save_file(dict(tokens), folder / "tokens.safetensors")
     recipe = {
         "kind": "recipe",
         "checkpoint": str(checkpoint),
+        "earlier": list(earlier),
+        "adapter": None if adapter is None else str(adapter),
         "tokens": {"file": "tokens.safetensors", "sampled_from": sampled_from},
         "reference": {"profile": PROFILE, **reference},
         "candidate": {"profile": PROFILE, **candidate},

@@ -8,6 +8,7 @@ from moeparity.ops.attribute import Attribute, Value
 from moeparity.ops.linear import ROW
 from moeparity.ops.placement import NONE
 from moeparity.plan.graph import Graph, Node
+from tests.planted import quantised as planted_quantised
 
 RANKS = 4
 
@@ -25,6 +26,8 @@ WHOLE_NUMBERS: dict[str, int] = {
     "combine:expert": RANKS,
     "log_probs:tensor": RANKS,
     "log_probs:block": 64,
+    "indexer:allocated": 160,
+    "log_probs:top_k": 20,
     **{f"{op}:allocated": 160 for op in ("attention", "mla")},
     **{f"{op}:splits": 2 for op in ("linear", "gate", "lm_head", "experts")},
     **{f"{op}:rows": 1 for op in ("linear", "gate", "lm_head", "experts", "attention", "mla", "mla_expand")},
@@ -42,6 +45,7 @@ WHOLE_NUMBERS: dict[str, int] = {
             "shared_keys": 4,
         }.items()
     },
+    **planted_quantised.WHOLE_NUMBERS,
 }
 """What is planted where any whole number is allowed."""
 

@@ -10,6 +10,7 @@ from moeparity.ops.attribute import Attribute, Value
 from moeparity.ops.declaration import Op
 from moeparity.ops.registry import OPS
 from tests.planted import moe as planted_moe
+from tests.planted import quantised as planted_quantised
 from tests.planted.ranks import CELLS, WHOLE_NUMBERS
 
 SEQUENCES, TOKENS = 2, 16
@@ -22,14 +23,27 @@ MODEL_OF = {
     # The bias of a row-wise projection.
     "linear:bias": "qwen3_moe_mha",
     **planted_moe.MODEL_OF,
+    **planted_quantised.MODEL_OF,
     "swiglu": "deepseek_v3",
     "sigmoid_gate": "qwen2_moe",
     "clamp": "olmoe_clip",
+    "scale": "granitemoe",
+    "silu": "minimax",
+    "gated_norm": "qwen3_next",
+    "layer_norm": "cohere2_moe",
+    "indexer": "deepseek_v32",
+    "position_scale": "mistral4",
+    "unweighted_norm": "llama4",
+    # Where x has another dtype than the model's form rounds to.
+    "gated_norm:normalized=input": "kimi_linear",
+    "relu2": "nemotron_h",
     # With rows of 37 elements, fp32 and at most three of them, a GEMM of 74 columns and two of 37 differ.
     "experts:gate_up": "qwen3_moe_odd",
     # With grouped queries the keys are copied anyway.
     "attention:kv_layout": "qwen3_moe_mha",
-    **dict.fromkeys(("attention:shifted", "attention:sink"), "gpt_oss"),
+    **dict.fromkeys(("attention:shifted", "attention:sink", "attention:sink_as"), "gpt_oss"),
+    "attention:merge=segments": "qwen3_moe_wide_heads",
+    "mla:merge=segments": "deepseek_v3_wide_values",
     "rope:layout": "deepseek_v3",
     # A norm's bf16 weight times its bf16 rows leaves 16 bits, whose product with cos is exact.
     "rope:contraction": "qwen2",
@@ -41,6 +55,9 @@ MODEL_OF = {
 SHORT = {"experts:gate_up": (8, 4, 1), "attention:kv_layout": (3, 7, 3), **planted_moe.SHORT}
 # So many tokens that a small cache holds fewer queries, or keys, than there are.
 SHORT |= dict.fromkeys(("attention:l2_bytes", "mla:l2_bytes"), (2, 72, 2))
+# A score decides, rounded or not, where many keys come near one another.
+SHORT |= {f"indexer:{name}": (2, 160, 2) for name in ("scores", "weights", "total")}
+SHORT |= planted_quantised.SHORT
 SHORT |= dict.fromkeys(("all_reduce:channels", "all_reduce:protocol"), CELLS)
 """Attribute -> sequences, tokens and micro-batch, where it matters for small shapes, or shows in many tokens, only."""
 
@@ -50,12 +67,24 @@ FEW = (2, 6, 2)
 NUMBERS: dict[str, float] = {
     "rms_norm:eps": 1e-3,
     "rms_norm:offset": 1.0,
+    "gated_norm:eps": 1e-3,
+    "layer_norm:eps": 1e-3,
+    "unweighted_norm:eps": 1e-3,
     "router:renormalize_eps": 1e-2,
     "log_probs:temperature": 0.7,
+    "log_probs:repetition_penalty": 1.3,
+    "log_probs:presence_penalty": 0.5,
+    "log_probs:frequency_penalty": 0.5,
+    "log_probs:top_p": 0.9,
+    "log_probs:min_p": 0.05,
     "kv_cache:k_scale": 0.7,
     "kv_cache:v_scale": 0.7,
+    **planted_quantised.NUMBERS,
 }
 """What is planted where any number is allowed."""
+
+ADAPTER = "adapter"
+"""The parameter of a node that has a LoRA adapter beside its weight."""
 
 GEMMS = ("linear", "gate", "lm_head")
 FORMS = ("order", "rows", "splits", "split", "splits_order")
@@ -129,11 +158,16 @@ class Planted:
 
 
 def all_values() -> list[Planted]:
-    """Every value of every attribute of every op."""
+    """Every value of every attribute of every op, but of those with a state, which are planted where steps hand it on
+    (`tests/planted/test_states.py`), that of a reward model (`tests/bisection/rewards`), and those of an adapter, which
+    are planted beside one (`tests/planted/test_adapters.py`).
+    """
     return [
         Planted(op=op, attribute=attribute, value=value)
         for op in OPS.values()
+        if op.tokens.state is None and not op.tokens.pairs
         for attribute in op.attributes
+        if attribute.parameter != ADAPTER
         for value in values_of(op, attribute)
     ]
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from moeparity.cli.commands import main
+from moeparity.documents.checked import read
 from moeparity.errors import MoeparityError
 from moeparity.numerics.tensor_core.gemm_plans import FIELDS
-from moeparity.plan.spec import reader
 from moeparity.plan.spec.gemm_plans_schema import PlansFile
 from moeparity.probe.cublaslt import gpu_of, in_runs
 from tests.plan.test_gemm_plans import SHAPES
@@ -70,7 +70,7 @@ def test_plans_are_written_for_every_shape_and_number_of_rows(inside: Inside, tm
     code, output, errors = inside(QUICKSTART, "--out", out, "--rows", "7")
     assert code == 0, errors
     assert "plans of 3 shapes, 1 to 7 rows" in output
-    file = reader.read(out, PlansFile)
+    file = read(out, PlansFile)
     assert (file.gpu, file.library, file.workspace) == ("h100", "13.1.0", 32 << 20)
     assert [(of.n, of.k) for of in file.gemms] == list(SHAPES)
     assert file.gemms[0].plans == ["1-4: 66 0 2 2 0 0 35 0 0", "5-7: 66 0 1 0 0 0 35 0 0"]

@@ -184,7 +184,7 @@ def test_a_probe_of_a_kernel_finds_its_order_and_its_fragment_says_ptx(tmp_path:
     assert "  A  blocks(8) | fold_hi\n" in done.stdout
     (rule,) = yaml.safe_load(out.read_text())["rules"]
     assert rule["evidence"]["level"] == "verified: ptx"
-    assert "CUDA 13.5.37 for sm_90; assumed rsqrt.approx.f32" in rule["evidence"]["source"]
+    assert "CUDA 13.5.37 for sm_90; nothing assumed" in rule["evidence"]["source"]
     racing = command("kernel", "probe", "norm_missing_barrier.yaml", "--n", "128")
     assert racing.returncode == 3
     assert "a race, or additions by atomics" in racing.stdout

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 import torch
 
+from moeparity.documents.checked import shipped
 from moeparity.errors import Where
 from moeparity.numerics.collectives.registry import COLLECTIVES, SELECTIONS
 from moeparity.ops.kernels.key_tiles import cuts
 from moeparity.ops.norm.reductions import RULES
 from moeparity.ops.registry import OPS
 from moeparity.plan.engine_profile import check_value, load_profile
-from moeparity.plan.spec.reader import shipped
 from moeparity.profiles import fidelity
 from moeparity.profiles.fidelity import LEVELS, NO_ENGINE, PROVED, Compiled, Finding, Key, Proof
 from scripts.pages.evidence import DATA, as_text, merged, targets
@@ -217,7 +217,7 @@ def test_a_run_of_ptx_is_surer_than_reading_and_less_sure_than_the_kernel(monkey
         page = tables_of(fidelity.findings([OPS["combine"]]))
         assert f"| order | `sequential` | {level} | V1" in page
         assert "2000-01-01) | ptx | tests/test_a.py |" in page
-    assert LEVELS == ("verified", "verified: ptx", "verified: trace", "read", "inferred", "opaque")
+    assert LEVELS == ("verified", "verified: vectors", "verified: ptx", "verified: trace", "read", "inferred", "opaque")
 
 
 def written(folder: Path) -> list[dict[str, Any]]:

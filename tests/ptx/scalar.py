@@ -200,6 +200,8 @@ def integer(root: str, kind: str, width: int, modifiers: Sequence[str], values: 
         result = operate[root](*x)
     if "sat" in modifiers:
         result = max(-(1 << width - 1), min((1 << width - 1) - 1, result))
+    if "relu" in modifiers:
+        result = max(result, 0)
     return result & ((1 << width) - 1)
 
 

@@ -64,6 +64,9 @@ def _packed(root: str, format: str, modifiers: tuple[str, ...], count: int) -> T
     return Template(".".join((root, *modifiers, f"{format}x2")), ("r",), ("r",) * count, halves)
 
 
+_FORMS_OF_S32 = (("add", ("sat",)), ("sub", ("sat",)), ("min", ("relu",)), ("max", ("relu",)))
+
+
 def _integers() -> list[Template]:
     templates = []
     for bits, pool, wide in ((16, "h", "r"), (32, "r", "rd"), (64, "rd", None)):
@@ -72,7 +75,7 @@ def _integers() -> list[Template]:
                 *((root, ()) for root in ("add", "sub", "div", "rem", "min", "max")),
                 ("mul", ("lo",)), ("mul", ("hi",)), ("mad", ("lo",)), ("mad", ("hi",)),
                 *([("neg", ()), ("abs", ())] if kind == "s" else []),
-                *([("add", ("sat",)), ("sub", ("sat",))] if (kind, bits) == ("s", 32) else []),
+                *(_FORMS_OF_S32 if (kind, bits) == ("s", 32) else []),
             ]:  # fmt: skip
                 count = {"mad": 3, "neg": 1, "abs": 1}.get(root, 2)
                 templates.append(_integer(root, kind, bits, modifiers, (pool,) * count, pool))

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -31,16 +32,16 @@ def ran(launch: Kept, approximations: Mapping[str, Any]) -> tuple[ptx.Run, int]:
 
 @pytest.mark.parametrize("launch", LAUNCHES, ids=lambda launch: launch.name)
 def test_a_kernel_writes_what_the_gpu_wrote(launch: Kept) -> None:
-    """With the tables, all bits; where a result rests on tanh, of which there is no table, many are others."""
-    run, different = ran(launch, ptx.TABLES)
+    """All bits; where a result rests on tanh, of which there is no table, many are others."""
+    run, different = ran(launch, {})
     if "tanh.approx.f32" in run.assumed:
         assert different > 100
     else:
-        assert different == 0
+        assert (different, run.assumed) == (0, ())
 
 
-def test_taken_to_be_correctly_rounded_some_numbers_are_others() -> None:
+def test_correctly_rounded_some_numbers_are_others() -> None:
     """So the launches tell tables from rounding to nearest."""
     rested = [launch for launch in LAUNCHES if "ex2.approx" in launch.text or "div.full" in launch.text]
-    assert sum(ran(launch, {})[1] > 0 for launch in rested) >= 10
-    assert {name for launch in LAUNCHES for name in ran(launch, ptx.TABLES)[0].assumed} == {"tanh.approx.f32"}
+    rounding = {"ex2.approx.f32": lambda x: np.exp2(x.astype(np.float64)).astype(np.float32), "div.full.f32": np.divide}
+    assert sum(ran(launch, rounding)[1] > 0 for launch in rested) >= 10

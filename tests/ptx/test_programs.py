@@ -146,12 +146,12 @@ def test_fp8_is_torchs() -> None:
     assert torch.equal(back[~nan], torchs.float()[~nan])
 
 
-def test_expf_is_cudas_own_and_names_what_it_assumes() -> None:
+def test_expf_is_cudas_own_and_nothing_is_assumed() -> None:
     x, y = (normal(500) * 20).astype(np.float32), np.zeros(500, np.float32)
     run = module().launch("exponentials", 1, 512, [x, y, 500])
     exact = np.exp(x.astype(np.float64))
     off = np.abs(y - exact) / np.spacing(exact.astype(np.float32))
-    assert run.assumed == ("ex2.approx.f32",)
+    assert run.assumed == ()
     assert off.max() < 2.5
     assert (y != exact.astype(np.float32)).any()
 

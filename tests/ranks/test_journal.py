@@ -54,7 +54,10 @@ def test_weights_that_nobody_declared_are_named_beside_the_verdict(tmp_path: Pat
     assert (done.returncode, done.stdout.count("PASS")) == (0, 2)
     words = " ".join(done.stdout.split())
     assert "2 weight tensors were not compared across ranks, since nothing declares them sharded or replicated" in words
-    assert "After 1 update ranks have other bits of 1, as of shards, or of replicas loaded wrongly: b." in words
+    assert (
+        "After 1 update ranks hold different bits of 1, as they do of shards, or of replicas loaded wrongly: b."
+        in words
+    )
 
 
 @pytest.mark.parametrize(("at_start", "latest"), [("1", "1"), ("1", "2")])
@@ -88,7 +91,10 @@ def test_a_rank_lost_without_a_word_or_a_journal_is_inconclusive(tmp_path: Path)
     assert [(line.last, line.end) for line in report.ranks] == [(0, "lost")]
     assert "rank 1 left no journal; exit 3" in inside("ranks", str(tmp_path)).stdout
     written(tmp_path, 1, [0, 1])
-    assert "rank 0 did not end by itself, and no difference was told; exit 3" in inside("ranks", str(tmp_path)).stdout
+    assert (
+        "rank 0 did not end by itself, and no rank told of a difference; exit 3"
+        in inside("ranks", str(tmp_path)).stdout
+    )
 
 
 def test_a_rank_that_left_by_its_own_error_is_named_with_it(tmp_path: Path) -> None:

@@ -75,7 +75,11 @@ def test_a_process_that_keeps_its_contract_is_told_what_it_cant_show(claims: Con
     assert holding.kept["weights"] == ["45 tensors, by the sums of 1 rank"]
     assert holding.kept["profile"] == ["4 choices, as the process shows"]
     text = str(holding)
-    for words in ("2 buffers that the checkpoint has not", "schedule: a process does not show it", "placement: tensor"):
+    for words in (
+        "2 buffers that the checkpoint does not have",
+        "schedule: a process does not show it",
+        "placement: tensor",
+    ):
         assert f"not checked: {words}" in text.replace("weights: ", "")
     choices = sum(len(node.choices) for node in claims.profile.nodes.values())
     assert f"not checked: profile: {choices - 4} choices that nothing here shows" in text
@@ -113,7 +117,7 @@ def test_a_rank_alone_is_not_asked_for_what_the_others_hold(claims: Contract) ->
     holding = hold(claims, program(served((0, 2))), layout=WeightLayout(BASE, "vllm", tensor=(0, 2)), refuse=False)
     assert {breach.section for breach in holding.breaches} == {"placement"}
     assert str(holding.breaches[0]) == "placement: tensor: 1 in the contract, 2 here"
-    assert any("which the ranks that were asked do not hold whole" in words for words in holding.unchecked)
+    assert any("which the ranks of this job do not hold whole" in words for words in holding.unchecked)
 
 
 def test_parameters_that_do_not_fit_the_layout_break_it(claims: Contract, model: Any) -> None:
@@ -205,8 +209,11 @@ def test_contracts_that_were_edited_or_are_none_are_refused(claims: Contract, tm
     path.write_text(text)
     assert read_contract(path) == claims
     for edited, words in (
-        (text.replace('"sdpa"', '"eager"'), "profile was edited: the digest is another"),
-        (text.replace('"side": "candidate"', '"side": "reference"'), "it was edited: the digest is another"),
+        (text.replace('"sdpa"', '"eager"'), "profile was edited: its digest is not that of its contents"),
+        (
+            text.replace('"side": "candidate"', '"side": "reference"'),
+            "it was edited: its digest is not that of its contents",
+        ),
         (text.replace("contract/1", "contract/9"), r"schema 'moeparity\.contract/9'; expected moeparity\.contract/1"),
         (text.replace('"model_type"', '"model_tape"'), r"not as a contract is written: model_type: Field required"),
         (text[:-20], "no contract: expected a JSON object"),

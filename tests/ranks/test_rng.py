@@ -46,12 +46,12 @@ def test_normal_numbers_are_told_though_one_of_a_pair_waits() -> None:
 
 def test_one_of_a_pair_of_normal_numbers_is_no_other_seed() -> None:
     words = apart("x", {0: after_normals(3), 1: after_normals(4)})
-    assert words == "rng.x: rank 1 and rank 0 are one normal number apart, which is made with the one before it"
+    assert words == "rng.x: rank 1 and rank 0 are one normal number apart: a generator makes these in pairs"
 
 
 def test_another_seed_is_not_called_so_many_draws() -> None:
     words = apart("x", {0: state(1), 1: state(1), 2: state(1, seed=3)})
-    assert words.startswith("rng.x: rank 2 and ranks 0-1 are in states that no 4,096 draws lead between: another seed")
+    assert words.startswith("rng.x: rank 2 and ranks 0-1 are more than 4,096 draws apart: another seed")
 
 
 def test_an_offset_of_a_cuda_generator_is_read_off_its_state() -> None:

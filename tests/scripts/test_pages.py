@@ -24,8 +24,9 @@ def test_a_page_is_what_the_code_says(name: str) -> None:
 @pytest.mark.parametrize("name", MEASURED)
 def test_a_measured_page_is_there_and_names_its_command(name: str) -> None:
     text = MEASURED[name].file.read_text("utf-8")
-    if name in {"attribution-cost", "evidence"}:
-        page = {"evidence": "fidelity.md"}.get(name, "generated/attribution.md")
+    if name in {"attribution-cost", "evidence", "rl-loop-curves"}:
+        pages = {"evidence": "fidelity.md", "rl-loop-curves": "generated/rl-loop.md"}
+        page = pages.get(name, "generated/attribution.md")
         text = Path(ROOT, "docs", page).read_text("utf-8")
     assert re.search(rf"python -m scripts\.pages ([\w-]+ )*{name}\b", " ".join(text.split()))
 

@@ -22,7 +22,8 @@ def test_every_choice_is_counted_once_at_its_lowest_level() -> None:
     keys = Counter((choice.node, choice.attribute) for choice in choices_found)
     assert keys.most_common(1)[0][1] == 1
     stands = {(choice.op, choice.attribute): choice for choice in choices_found}
-    assert stands["linear", "order"].level == "unknown"
+    assert stands["linear", "order"].level == "verified: vectors"
+    assert stands["linear", "blocks"].level == "unknown"
     assert {"combine", "add"} <= {op for op, _ in stands}
     assert ("add", "output->rms_norm") in stands, "what the profile sets on edges"
     assert ("router", "tie_break") not in stands, "semantics is no numerics"

@@ -105,7 +105,7 @@ def test_a_long_file(tmp_path: Path) -> None:
         ("x = [n for n in y if n.op.name in ('a', 'b')]", 1),
         ("if node.op.name in {'a'}: ...", 1),
         ("x = node.op.name == other.op.name", None),
-        ("x = node.op.routes or node.name == 'a'", None),
+        ("x = node.op.role.routes or node.name == 'a'", None),
     ],
 )
 def test_an_op_told_by_its_name(tmp_path: Path, line: str, number: int | None) -> None:

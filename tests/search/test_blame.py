@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import pytest
 
-from moeparity.search.blame import HARDLY, Blame, Fix, Kind, Part, Suspect, blame, by_trials, seems_large
+from moeparity.search.blame import GONE_BELOW, Blame, Fix, Kind, Part, Suspect, blame, by_trials, seems_large
 from moeparity.search.contrast import Interval
 from moeparity.search.roles import Role
 
@@ -140,7 +140,7 @@ def test_one_alone_stands_in_for_nobody() -> None:
 
 
 def test_of_several_that_each_remove_as_good_as_all_any_will_do() -> None:
-    gone, hardly = HARDLY / 2, HARDLY * 2
+    gone, hardly = GONE_BELOW / 2, GONE_BELOW * 2
     answer = blame([lowering("a", 0.2, 0.0), lowering("b", 0.9, gone), suspect("c", 0.1, gone)], total=1.0)
     assert outcome(answer) == ("any", ("b", "a"), "sure")
     assert [(part.name, part.part) for part in answer.parts] == [("b", 1 - gone), ("a", 1.0)]
@@ -310,3 +310,10 @@ def test_of_choices_every_kind_can_be_said() -> None:
         blame([suspect("a", 0.9, 0.0)], total=1.0),
     ]
     assert {of.kind for of in answers} == set(get_args(Kind)) - {"record", "trace"}
+
+
+def test_what_is_told_to_make_most_alone_does() -> None:
+    """The one whose restoring leaves least may make nothing alone, and `most is a, 0% alone` says nothing."""
+    answer = blame([suspect("a", 0.0, 0.6), suspect("b", 0.9, 0.8)], total=1.0)
+    assert (answer.kind, answer.alternatives) == ("undecided", ("b",))
+    assert answer.parts == (Part(name="b", part=0.9),)

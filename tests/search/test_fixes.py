@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moeparity.search.fixes import Fixes, fix_sets, keep
+from moeparity.search.fixes import Fixes, fix_sets, may_stay
 from moeparity.search.memo import Mixture, Players
 from moeparity.search.restoring import ddmin, under
 from tests.search.games import memo_of, minimal_fixes, names, outcome, random_game, refusing_game, sparse_game, subsets
@@ -68,7 +68,7 @@ def test_a_candidate_under_the_gate_needs_nothing() -> None:
     fixes = fix_sets(memo_of(names(3), lambda _: 0.01), 0.1)
     assert [fix.toggles for fix in fixes.sets] == [()]
     assert fixes.complete
-    assert keep(fixes).toggles == names(3)
+    assert may_stay(fixes).toggles == names(3)
 
 
 def test_restoring_more_can_make_it_worse_and_that_is_said() -> None:
@@ -144,7 +144,7 @@ def assert_what_is_said(players: Players, game: Mapping[Mixture, float | None], 
         assert not any(mixture < larger for larger in passing), "holds a smaller fix that was seen"
         assert (toggles in truth) or not fix.minimal
         assert all((mixture | {toggle}) not in passing for toggle in toggles)
-    remainder = keep(fixes)
+    remainder = may_stay(fixes)
     if remainder is not None and remainder.certain:
         assert remainder.cost == min(map(len, truth))
 
@@ -191,7 +191,7 @@ def test_what_may_stay_on(seed: int, count: int) -> None:
     costs = {player: float((seed >> i) % 5) for i, player in enumerate(players)}
     fixes = fix_sets(memo_of(players, game.__getitem__), gate, limit=MANY)
     under = [c for c, value in game.items() if value is not None and value < gate]
-    most, cheapest = keep(fixes), keep(fixes, costs)
+    most, cheapest = may_stay(fixes), may_stay(fixes, costs)
     assert len(most.toggles) == max(map(len, under))
     assert frozenset(most.toggles) in under
     assert frozenset(cheapest.toggles) in under
@@ -203,9 +203,9 @@ def test_what_may_stay_on(seed: int, count: int) -> None:
 def test_costs_are_checked_and_no_fix_keeps_nothing() -> None:
     fixes = fix_sets(memo_of(names(2), lambda c: float(len(c))), 0.5)
     with pytest.raises(ValueError, match=r"no cost for \['t1'\]"):
-        keep(fixes, {"t0": 1.0})
+        may_stay(fixes, {"t0": 1.0})
     with pytest.raises(ValueError, match="not negative"):
-        keep(fixes, {"t0": 1.0, "t1": -1.0})
+        may_stay(fixes, {"t0": 1.0, "t1": -1.0})
     with pytest.raises(ValueError, match="finite"):
-        keep(fixes, {"t0": 1.0, "t1": math.nan})
-    assert keep(fix_sets(memo_of(names(2), lambda _: 1.0), 0.5)) is None
+        may_stay(fixes, {"t0": 1.0, "t1": math.nan})
+    assert may_stay(fix_sets(memo_of(names(2), lambda _: 1.0), 0.5)) is None

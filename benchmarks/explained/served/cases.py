@@ -1,4 +1,4 @@
-"""The cases that a seed draws, as folders with a faulty checkpoint each, and what the program's process is asked."""
+"""The cases that a seed draws, as folders with a faulty checkpoint each, and what the program's process is requests."""
 
 from __future__ import annotations
 
@@ -19,9 +19,24 @@ from benchmarks.explained.served.programs import Program
 from tests.checkpoint_factory import FILE
 from tests.real.served import checkpoint, drawn_prompts
 
-LENGTHS, NEW, ARRIVALS = (24, 10, 3, 17), 4, (0, 1, 2, 4)
 LATEST = 6
 """Before which step a request is added at the latest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requests:
+    """The requests of each run: so many random tokens each, unless their prompts are given; before which step each is
+    added unless that is drawn; how many tokens are drawn behind it; and whether a run is captured.
+    """
+
+    lengths: Sequence[int] = (24, 10, 3, 17)
+    prompts: Sequence[Sequence[int]] = ()
+    arrivals: Sequence[int] = (0, 1, 2, 4)
+    new: int = 4
+    captured: bool = True
+
+
+CAPTURED = Requests()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +65,7 @@ class Case:
         return tuple(node for planted in self.planted.values() for node in planted.nodes)
 
 
-def cases(folder: Path, seed: int, program: Program) -> Iterator[Case]:
+def cases(folder: Path, seed: int, program: Program, requests: Requests = CAPTURED) -> Iterator[Case]:
     """A good run; further runs without a fault, half of which have their requests added at other steps; runs with a
     change, and with two at once. A seed draws changes, layers, experts, numbers, prompts and steps. Checkpoints that
     are there are not made again.
@@ -59,17 +74,17 @@ def cases(folder: Path, seed: int, program: Program) -> Iterator[Case]:
     if not right.exists():
         checkpoint(program.model, right)
     vocab = int(json.loads((right / "config.json").read_text("utf-8"))["vocab_size"])
-    prompts = drawn_prompts(LENGTHS, vocab, seed=seed)
+    prompts = requests.prompts or drawn_prompts(requests.lengths, vocab, seed=seed)
     for number in range(-1, program.clean):
         draw = Random(f"{seed} {number}")  # noqa: S311
         others = [0, *(draw.randrange(LATEST) for _ in prompts[1:])]
-        arrivals = list(ARRIVALS) if number < program.clean // 2 else others
+        arrivals = list(requests.arrivals) if number < program.clean // 2 else others
         name = "good" if number < 0 else f"clean-{number}"
-        run = _run(folder / program.label / name, {"prompts": prompts, "arrivals": arrivals})
+        run = _run(folder / program.label / name, requests, {"prompts": prompts, "arrivals": arrivals})
         yield Case(name=name, program=program, folder=right, right=right, run=run)
     for name, changes in _drawn_changes(seed, program):
         case_folder = folder / program.label / name
-        run = _run(case_folder, {"prompts": prompts, "arrivals": list(ARRIVALS)})
+        run = _run(case_folder, requests, {"prompts": prompts, "arrivals": list(requests.arrivals)})
         draw = Random(f"{seed} {program.label} {name}")  # noqa: S311
         wrong, earlier = case_folder / "checkpoint", case_folder / "earlier"
         planted = _changed(changes, right, wrong, draw)
@@ -121,9 +136,10 @@ def _step_before(right: Path, wrong: Path, earlier: Path) -> None:
     (earlier / "config.json").write_text((right / "config.json").read_text("utf-8"), "utf-8")
 
 
-def _run(case_folder: Path, request: Mapping[str, Any]) -> dict[str, Any]:
+def _run(case_folder: Path, requests: Requests, request: Mapping[str, Any]) -> dict[str, Any]:
     case_folder.mkdir(parents=True, exist_ok=True)
-    return {**request, "new": NEW, "trace": str(case_folder / "trace"), "answer": str(case_folder / "answer.json")}
+    trace = {"trace": str(case_folder / "trace")} if requests.captured else {}
+    return {**request, **trace, "new": requests.new, "answer": str(case_folder / "answer.json")}
 
 
 def jobs(every: Sequence[Case]) -> list[dict[str, Any]]:

@@ -17,8 +17,8 @@ Change = Callable[[Loaded], Planted]
 PARTS = ("gate", "up", "down")
 
 
-def _at(*nodes: str) -> Planted:
-    return Planted(nodes=nodes)
+def _at(*nodes: str, experts: tuple[int, ...] = (), value: float | None = None) -> Planted:
+    return Planted(nodes=nodes, experts=experts, value=value)
 
 
 def _combine(layer: int) -> str:
@@ -44,7 +44,7 @@ def experts_exchanged(of: Loaded) -> Planted:
     b = of.draw.choice([e for e in of.chosen[layer] if e != a])
     for part in PARTS:
         _swap(of.expert_weight(layer, a, part), of.expert_weight(layer, b, part))
-    return _at(_combine(layer))
+    return _at(_combine(layer), experts=(min(a, b), max(a, b)))
 
 
 def down_exchanged(of: Loaded) -> Planted:
@@ -53,7 +53,7 @@ def down_exchanged(of: Loaded) -> Planted:
     a = of.expert(layer)
     b = of.draw.choice([e for e in of.chosen[layer] if e != a])
     _swap(of.expert_weight(layer, a, "down"), of.expert_weight(layer, b, "down"))
-    return Planted(nodes=(_combine(layer),))
+    return _at(_combine(layer), experts=(min(a, b), max(a, b)))
 
 
 def experts_turned(of: Loaded) -> Planted:
@@ -73,7 +73,7 @@ def another_expert(of: Loaded) -> Planted:
     b = of.draw.choice([e for e in of.chosen[layer] if e != a])
     for part in PARTS:
         of.expert_weight(layer, a, part).copy_(of.expert_weight(layer, b, part))
-    return Planted(nodes=(_combine(layer),))
+    return _at(_combine(layer), experts=(a, b))
 
 
 def expert_zeroed(of: Loaded) -> Planted:
@@ -82,7 +82,7 @@ def expert_zeroed(of: Loaded) -> Planted:
     expert = of.expert(layer)
     for part in PARTS:
         of.expert_weight(layer, expert, part).zero_()
-    return Planted(nodes=(_combine(layer),))
+    return _at(_combine(layer), experts=(expert,))
 
 
 def expert_scaled(of: Loaded) -> Planted:
@@ -90,7 +90,7 @@ def expert_scaled(of: Loaded) -> Planted:
     layer = of.layer()
     expert, factor = of.expert(layer), of.draw.choice([0.5, 1.25, 1.75])
     of.expert_weight(layer, expert, "down").mul_(factor)
-    return Planted(nodes=(_combine(layer),))
+    return _at(_combine(layer), experts=(expert,), value=factor)
 
 
 def gate_and_up(of: Loaded) -> Planted:
@@ -106,7 +106,7 @@ def gate_and_up_of_one(of: Loaded) -> Planted:
     layer = of.layer()
     expert = of.expert(layer)
     _swap(of.expert_weight(layer, expert, "gate"), of.expert_weight(layer, expert, "up"))
-    return Planted(nodes=(_combine(layer),))
+    return _at(_combine(layer), experts=(expert,))
 
 
 def experts_of_another_layer(of: Loaded) -> Planted:
@@ -116,7 +116,7 @@ def experts_of_another_layer(of: Loaded) -> Planted:
     for expert in range(count):
         for part in PARTS:
             of.expert_weight(layer, expert, part).copy_(of.expert_weight(neighbour, expert, part))
-    return Planted(nodes=(_combine(layer),))
+    return _at(_combine(layer))
 
 
 def stale_expert(of: Loaded) -> Planted:
@@ -125,7 +125,7 @@ def stale_expert(of: Loaded) -> Planted:
     expert = of.expert(layer)
     for part in PARTS:
         _noise(of.expert_weight(layer, expert, part), of.draw)
-    return Planted(nodes=(_combine(layer),))
+    return _at(_combine(layer), experts=(expert,))
 
 
 def stale_experts(of: Loaded) -> Planted:
@@ -172,8 +172,9 @@ def zeroed_keys(of: Loaded) -> Planted:
 def scaled_values(of: Loaded) -> Planted:
     """Values are projected with weights that were scaled once too often."""
     layer = of.layer()
-    of.of(layer, "self_attn.v_proj.weight").mul_(of.draw.choice([0.5, 0.75, 2.0]))
-    return _at(f"layers[{layer}].attention.v_proj")
+    factor = of.draw.choice([0.5, 0.75, 2.0])
+    of.of(layer, "self_attn.v_proj.weight").mul_(factor)
+    return _at(f"layers[{layer}].attention.v_proj", value=factor)
 
 
 def projection_of_another_layer(of: Loaded) -> Planted:
@@ -211,7 +212,7 @@ def interleaved_queries(of: Loaded) -> Planted:
     weight, width = of.of(layer, "self_attn.q_proj.weight"), int(of.config["head_dim"])
     by_head = weight.view(-1, 2, width // 2, weight.shape[-1])
     weight.copy_(by_head.transpose(1, 2).reshape(weight.shape).clone())
-    return Planted(nodes=(f"layers[{layer}].attention.q_proj",))
+    return _at(f"layers[{layer}].attention.q_proj")
 
 
 def rolled_expert(of: Loaded) -> Planted:
@@ -219,7 +220,7 @@ def rolled_expert(of: Loaded) -> Planted:
     layer = of.layer()
     weight = of.expert_weight(layer, of.expert(layer), "down")
     weight.copy_(weight.roll(3, 0))
-    return Planted(nodes=(_combine(layer),))
+    return _at(_combine(layer))
 
 
 def quantised_values(of: Loaded) -> Planted:
@@ -227,21 +228,21 @@ def quantised_values(of: Loaded) -> Planted:
     layer = of.layer()
     weight = of.of(layer, "self_attn.v_proj.weight")
     weight.copy_(weight.to(torch.float8_e4m3fn).to(weight.dtype))
-    return Planted(nodes=(f"layers[{layer}].attention.v_proj",))
+    return _at(f"layers[{layer}].attention.v_proj")
 
 
 def other_theta(of: Loaded) -> Planted:
     """Positions are rotated with another base."""
     rope = of.config.get("rope_parameters") or of.config
-    rope["rope_theta"] = of.draw.choice([5e3, 5e5])
-    return Planted(nodes=("layers[*].attention.rope", "rotary"))
+    rope["rope_theta"] = base = of.draw.choice([5e3, 5e5])
+    return _at("layers[*].attention.rope", "rotary", value=base)
 
 
 def other_renormalisation(of: Loaded) -> Planted:
     """Routing weights are not renormalised."""
     of.config["norm_topk_prob"] = not of.config["norm_topk_prob"]
     nodes = ("layers[*].moe.router", "layers[*].moe.combine")
-    return Planted(nodes=nodes)
+    return _at(*nodes)
 
 
 def fewer_experts(of: Loaded) -> Planted:
@@ -249,21 +250,21 @@ def fewer_experts(of: Loaded) -> Planted:
     before = int(of.config["num_experts_per_tok"])
     of.config["num_experts_per_tok"] = before - 1
     nodes = ("layers[*].moe.router", "layers[*].moe.combine")
-    return Planted(nodes=nodes)
+    return _at(*nodes, value=before - 1)
 
 
 def other_eps(of: Loaded) -> Planted:
     """All norms have another eps."""
-    of.config["rms_norm_eps"] = of.draw.choice([3e-3, 0.02, 7e-2])
+    of.config["rms_norm_eps"] = eps = of.draw.choice([3e-3, 0.02, 7e-2])
     nodes = ("layers[*].*.norm", "norm", "layers[*].attention.q_norm", "layers[*].attention.k_norm")
-    return Planted(nodes=nodes)
+    return _at(*nodes, value=eps)
 
 
 def other_window(of: Loaded) -> Planted:
     """Layers with a window have another."""
     before = int(of.config["sliding_window"])
     of.config["sliding_window"] = before // 2
-    return Planted(nodes=("layers[*].attention.attend",))
+    return _at("layers[*].attention.attend", value=before // 2)
 
 
 def query_bias_left_out(of: Loaded) -> Planted:
@@ -285,7 +286,7 @@ def expert_bias_zeroed(of: Loaded) -> Planted:
     """Down's bias of all experts was not loaded."""
     layer = of.layer()
     of.of(layer, "mlp.experts.down_proj_bias").zero_()
-    return Planted(nodes=(_combine(layer),))
+    return _at(_combine(layer))
 
 
 QWEN, MIXTRAL, GPT_OSS = "qwen3_moe", "mixtral", "gpt_oss"

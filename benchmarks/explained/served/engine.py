@@ -1,9 +1,9 @@
 """A real vLLM on a CPU, in its own environment, that serves checkpoints under a capture: `python engine.py JOBS`.
 
 JOBS is a JSON file: `source`, the folder of this project; and `jobs`, each a checkpoint's `folder` and `runs`. A run
-has `prompts`, `new`, `arrivals`; `trace`, the folder that it is captured in; and `answer`, the file that it is written
-to: of each request `tokens` and `logprobs` (fp64). One process serves all of them; an answer that is there is not made
-again.
+has `prompts`, `new`, `arrivals`; `trace`, the folder that it is captured in, if it is; and `answer`, the file that it
+is written to: of each request `tokens` and `logprobs` (fp64). One process serves all of them; an answer that is there
+is not made again.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import gc
 import json
 import sys
 import traceback
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +56,12 @@ def served(llm: Any, run: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def captured(llm: Any, run: dict[str, Any], capture: Any) -> None:
-    """One run, captured and answered."""
+def answered(llm: Any, run: dict[str, Any], capture: Any) -> None:
+    """One run, captured where that is asked, and answered."""
     torch.manual_seed(0)
     llm.reset_prefix_cache()
-    with capture(run["trace"], level="op,module", save=["model*", "logits_processor"], stacks=False, stats=False):
+    options = {"level": "op,module", "save": ["model*", "logits_processor"], "stacks": False, "stats": False}
+    with capture(run["trace"], **options) if "trace" in run else nullcontext():
         answer = served(llm, run)
     Path(run["answer"]).write_text(json.dumps(answer), "utf-8")
 
@@ -77,7 +79,7 @@ def main(jobs_file: str) -> None:
         llm = engine(job["folder"])
         for run in missing:
             try:
-                captured(llm, run, capture)
+                answered(llm, run, capture)
             except Exception:  # noqa: BLE001  the others are served all the same
                 Path(run["answer"]).with_suffix(".error").write_text(traceback.format_exc(), "utf-8")
         del llm

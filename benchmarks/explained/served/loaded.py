@@ -15,9 +15,11 @@ Config = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planted:
-    """Where a fault shows, as selectors of nodes."""
+    """Where a fault shows, as selectors of nodes; the experts that it is in, and its number, if it has any."""
 
     nodes: tuple[str, ...]
+    experts: tuple[int, ...] = ()
+    value: float | None = None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,14 @@ def trainer(folder: str) -> Any:
     )
 
 
-def captured(of: Any, run: dict[str, Any], capture: Any) -> None:
-    """One run, captured and answered."""
+def answered(of: Any, run: dict[str, Any], capture: Any) -> None:
+    """One run, captured where that is asked, and answered."""
     width = max(map(len, run["prompts"]))
     rows = [row + [0] * (width - len(row)) for row in run["prompts"]]
     mask = [[1] * len(row) + [0] * (width - len(row)) for row in run["prompts"]]
     ids, real = torch.tensor(rows), torch.tensor(mask)
-    with capture(run["trace"], level="op,module", save=["*"], stacks=False, stats=False), torch.no_grad():
+    options = {"level": "op,module", "save": ["*"], "stacks": False, "stats": False}
+    with capture(run["trace"], **options) if "trace" in run else nullcontext(), torch.no_grad():
         logprobs, *_ = of._get_per_token_logps_and_entropies(of.model, ids, real, width - 1, len(rows))  # noqa: SLF001
     Path(run["answer"]).write_text(json.dumps({"logprobs": logprobs.tolist()}), "utf-8")
 
@@ -52,7 +54,7 @@ def main(jobs_file: str) -> None:
     for job in document["jobs"]:
         of = trainer(job["folder"])
         for run in job["runs"]:
-            captured(of, run, capture)
+            answered(of, run, capture)
 
 
 if __name__ == "__main__":

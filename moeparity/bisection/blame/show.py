@@ -9,10 +9,10 @@ from moeparity.bisection.toggles.data import ToggleResult
 from moeparity.output.words import enumerated
 from moeparity.plan.schedule.settings import NAMES
 from moeparity.plan.toggles import SEMANTICS
-from moeparity.search.blame import HARDLY, Blame, Fix, Part
+from moeparity.search.blame import GONE_BELOW, Blame, Fix, Part
 
 _NAMED = 6
-"""A line names so many toggles, those that cost most alone, and points to `_ALL` for the others."""
+"""A line names this many toggles, those that cost most alone, and points to `_ALL` for the others."""
 _ALL = "--section toggles"
 """The option that prints all toggles with their flags."""
 
@@ -146,9 +146,9 @@ def _elsewhere(toggles: Sequence[ToggleResult]) -> str:
 
 def _percent(part: float) -> str:
     """A fraction as `83%`. Only exact zero prints as 0%, and only the exact whole as 100%."""
-    if 0 < part < HARDLY:
+    if 0 < part < GONE_BELOW:
         return "<1%"
-    return ">99%" if 1 - HARDLY <= part < 1 else f"{part:.0%}"
+    return ">99%" if 1 - GONE_BELOW <= part < 1 else f"{part:.0%}"
 
 
 def _listed(names: Sequence[str], word: str = "and") -> str:

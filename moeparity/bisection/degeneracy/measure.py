@@ -15,7 +15,7 @@ from moeparity.bisection.trials import Trials
 from moeparity.bisection.watch import SectionObserver, Watch
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Name
-from moeparity.metrics.tokens import first_occurrences, scored_parts
+from moeparity.metrics.tokens import scored_parts
 from moeparity.plan.sides import SIDES
 
 
@@ -45,8 +45,14 @@ class FlatLogits(SectionObserver):
 
 def observer(plan: Plan, trials: Trials) -> FlatLogits:
     """The observer of both sides."""
-    _, _, scored = plan.tokens_on_device
-    return FlatLogits(plan.model.graph.scores, scored)
+    return flat_logits(plan, SIDES)
+
+
+def flat_logits(plan: Plan, walkers: tuple[Name, ...]) -> FlatLogits:
+    """An observer of these walkers; it counts no pairs, since equal scores are no fault (`rewards` has them)."""
+    _, _, scored = plan.outcomes_on_device
+    mask = torch.zeros_like(scored) if plan.model.graph.pairs else scored
+    return FlatLogits(plan.model.graph.scores, mask, walkers)
 
 
 def is_flat(values: Tensor) -> Tensor:
@@ -80,7 +86,7 @@ def degeneracy(plan: Plan, logits: FlatLogits) -> Degeneracy:
         scored_tokens=logits.tokens,
         flat=logits.flat,
         sequences=len(tokens.input_ids),
-        distinct=len(set(first_occurrences(tokens.input_ids, tokens.loss_mask).tolist())),
+        distinct=len(set(plan.first_occurrences.tolist())),
         constant_sequences=tokens.constant_sequences,
     )
 

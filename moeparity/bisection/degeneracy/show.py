@@ -22,7 +22,7 @@ def reasons(degeneracy: Degeneracy) -> Iterator[str]:
     if degeneracy.flat:
         yield (
             f"logits of {counted(degeneracy.flat, 'scored token')} of {degeneracy.scored_tokens:,} spread over the "
-            "vocabulary by less than one of their own roundings"
+            "vocabulary by less than one ulp"
         )
     if 0 < degeneracy.sequences == degeneracy.constant_sequences:
         yield "every sequence repeats one token id"
@@ -33,8 +33,8 @@ def repeated(degeneracy: Degeneracy) -> str | None:
     if degeneracy.distinct == degeneracy.sequences:
         return None
     return (
-        f"Of {counted(degeneracy.sequences, 'sequence')} only {degeneracy.distinct:,} are different; the same tokens "
-        "again are counted once."
+        f"Of {counted(degeneracy.sequences, 'sequence')} only {degeneracy.distinct:,} are different; a repeated "
+        "sequence counts once."
     )
 
 

@@ -19,9 +19,11 @@ from moeparity.numerics.bits import int_view
 from moeparity.plan.sides import SIDES
 
 WAVES = 2
-"""At each node, a function is called again on the first micro-batch of so many waves."""
+"""At each node, a function is called again on the first micro-batch of this many waves."""
 CALLS = 2
-"""It is called again so often on each of them: of two calls in a row, one shows a function that alternates."""
+"""It is called again this often on each of them. If a function alternates between two results, one of two calls shows
+it.
+"""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -57,9 +57,11 @@ class Distributions(SectionObserver):
         self.max_tv, self.tokens = max(self.max_tv, part.max_tv), self.tokens + part.tokens
 
 
-def observer(plan: Plan, trials: Trials) -> Distributions:
-    """The observer of both sides."""
-    ids, _, scored = plan.tokens_on_device
+def observer(plan: Plan, trials: Trials) -> Distributions | None:
+    """The observer of both sides; None if pairs are scored, which have no vocabulary."""
+    if plan.model.graph.pairs:
+        return None
+    ids, _, scored = plan.outcomes_on_device
     return Distributions(plan.model.graph.scores, ids, scored)
 
 

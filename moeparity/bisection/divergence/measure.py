@@ -89,7 +89,7 @@ def _root_size(record: NodeRecord) -> float:
     if record.local is None or record.local.excluded:
         return math.inf
     size = float(record.local.relative_l2)
-    return math.inf if record.node.op.routes and size == 0 else size
+    return math.inf if record.node.op.role.routes and size == 0 else size
 
 
 def _places(plan: Plan, record: NodeRecord) -> Iterator[TokenPlace]:
@@ -159,7 +159,7 @@ def _growth(plan: Plan, records: Records) -> Iterator[LayerGrowth]:
 
 def _local_size(record: NodeRecord) -> float:
     # Routing weights sit in slot order, so one reordering of slots would outweigh every rounding.
-    if record.local is None or record.node.op.routes:
+    if record.local is None or record.node.op.role.routes:
         return 0.0
     return math.inf if record.local.excluded else record.local.relative_l2
 

@@ -9,7 +9,7 @@ from typing import Final
 import torch
 
 from moeparity.bisection.divergence.extent import Extent, other_values
-from moeparity.bisection.observers import reports
+from moeparity.bisection.observers import reports, truncates
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import SHADOW, Trials
 from moeparity.bisection.watch import SectionObserver, Watch
@@ -21,7 +21,7 @@ from moeparity.plan.graph import Node
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 
 PLACES: Final = 4
-"""Of so many tokens of a root it is kept where they stand."""
+"""The places of at most this many tokens of a root are kept."""
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class DivergenceObserver(SectionObserver):
     def _is_carried_as_local(self, view: NodeView) -> bool:
         """Whether the two walkers of the local error have the same bits as the reference and the candidate here."""
         # Logits with equal bits can give two different reports, since each side has its own temperature.
-        if view.node.op.reports or not view.ran(*self.local_of):
+        if view.node.op.role.reports or not view.ran(*self.local_of):
             return False
         pairs = zip(self.local_of, (REFERENCE, CANDIDATE), strict=True)
         return all(a == b or view.outputs_agree(a, b) for a, b in pairs)
@@ -128,7 +128,7 @@ class DivergenceObserver(SectionObserver):
 def _error(view: NodeView, reference: Name, walker: Name) -> Error | None:
     if not view.ran(reference, walker):
         return None
-    if view.node.op.reports:
+    if view.node.op.role.reports:
         return _reported_error(view, reference, walker)
     total: Error | None = None
     # Ports beyond the node's own outputs are the roundings that single consumers read.
@@ -141,21 +141,27 @@ def _error(view: NodeView, reference: Name, walker: Name) -> Error | None:
 
 
 def _reported_error(view: NodeView, reference: Name, candidate: Name) -> Error | None:
-    """How far the candidate's log-probabilities lie from the reference's; None if both sides hand on plain logits at
-    temperature 1, whose error is told already.
+    """How far the candidate's log-probabilities lie from the reference's, at tokens that both sides keep; None if both
+    hand on plain logits at temperature 1, whose error is told already.
 
     Logits of one side are turned into log-probabilities first (log-softmax in fp64, kept as fp32), some rows at a time,
     since the whole would be large in fp64.
     """
     sides = (reference, candidate)
     kinds = [reports(view, walker) for walker in sides]
-    if not any(kinds) and all(view.active[walker]["temperature"] == 1 for walker in sides):
+    truncated = [truncates(view, walker) for walker in sides]
+    plain = all(view.active[walker]["temperature"] == 1 for walker in sides if walker not in view.regions)
+    if not any(kinds) and not any(truncated) and plain:
         return None
     total: Error | None = None
     values = [view.counted(walker).flatten(0, -2) for walker in sides]
     rows = max(1, CHUNK // values[0].shape[-1])
     for pair in zip(*(torch.split(value, rows) for value in values), strict=True):
         ours, theirs = (x if kind else log_probs(x, False).float() for x, kind in zip(pair, kinds, strict=True))
+        if any(truncated):
+            absent = [(x == -torch.inf) & cut for x, cut in zip((ours, theirs), truncated, strict=True)]
+            absent_somewhere = absent[0] | absent[1]
+            ours, theirs = ours[~absent_somewhere], theirs[~absent_somewhere]
         total = _add(total, compare(ours, theirs))
     return total
 

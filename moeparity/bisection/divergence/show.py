@@ -28,7 +28,7 @@ from moeparity.output.blocks import (
     thinned,
 )
 from moeparity.output.figures import Line, Series
-from moeparity.output.words import enumerated, in_short, percent, quantity
+from moeparity.output.words import enumerated, percent, quantity, two_digits
 
 
 def padding_reading(report: ReportData) -> Iterator[str]:
@@ -51,7 +51,7 @@ def _differ(count: int) -> str:
 
 _MORE_ROOTS = 4
 _SHOWN_ROOTS = 12
-"""So many roots of a trace are shown with their sizes."""
+"""This many roots of a trace are shown with their sizes."""
 _PLACES = 2
 
 
@@ -95,7 +95,7 @@ def nowhere(subtracted: Sequence[KnownDifference]) -> str:
 def _by_size(roots: Sequence[Root]) -> Table:
     """Roots of a trace, the largest local error first, with the tokens that show each."""
     rows: list[tuple[Cell, ...]] = [
-        (root.node, in_short(root.local), str(root.tokens), "; ".join(map(token_words, root.places[:_PLACES])))
+        (root.node, two_digits(root.local), str(root.tokens), "; ".join(map(token_words, root.places[:_PLACES])))
         for root in roots[:_SHOWN_ROOTS]
     ]
     of = columns("local error", "tokens", first="root", last="first tokens")

@@ -123,7 +123,7 @@ class LegalOrders(SectionObserver):
     def _extent(self, view: NodeView) -> tuple[int, int | None]:
         """How many of the first sequences are drawn for, and how many first tokens of each (None: all)."""
         block = view.outputs[self.walkers[0]][0][0]
-        slots = block.tensor.shape[2] if view.node.op.slot_order else 1
+        slots = block.tensor.shape[2] if view.node.op.role.slot_order else 1
         return extent(view.node, (view.wave[1], self.length), slots=slots, whole=block.partials == 1)
 
 

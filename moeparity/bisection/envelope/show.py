@@ -49,10 +49,10 @@ def envelope_reading(nodes: Sequence[EnvelopedNode], draws: int) -> list[str]:
     elif banded_nodes:
         beyond, nodes_in_all = len(banded_nodes) - inside_count, quantity(len(banded_nodes), "node")
         verb = "differs" if beyond == 1 else "differ"
-        sentences.append(f"{beyond} of {nodes_in_all} with a band {verb} by more than an order.")
+        sentences.append(f"{beyond} of {nodes_in_all} with a band {verb} by more than orders explain.")
     sentences.append(
         f"A band of {draws} draws is no proof: an element of one more legal order falls outside it with a probability "
-        f"of about {2 / (draws + 1):.2g}. So a value is outside only if it leaves the band clearly more "
+        f"of about {2 / (draws + 1):.2g}. So a value counts as outside only if it leaves the band clearly more "
         "often or further than each draw leaves the band of the others."
     )
     return sentences

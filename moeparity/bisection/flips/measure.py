@@ -20,7 +20,7 @@ from moeparity.plan.graph import Node
 from moeparity.plan.toggles import Toggle
 
 MOST_PAIRS = 1000
-"""A report lists at most so many pairs of experts."""
+"""A report lists at most this many pairs of experts."""
 
 
 def measure(of: Context) -> RoutingFlips | None:

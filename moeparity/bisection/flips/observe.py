@@ -35,8 +35,8 @@ from moeparity.plan.sides import CANDIDATE, REFERENCE, SIDES, Side
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """How one side's router ranks experts: its weights `w`, parameters `p` and settings `at`, as its kernel takes
-    them.
+    """What one side's router ranks experts by. The fields are its kernel's arguments: weights `w`, parameters `p`, and
+    the values `at` of its attributes.
     """
 
     w: Mapping[str, Tensor]
@@ -89,7 +89,7 @@ class FlipObserver(SectionObserver):
             return
         rows = slice(*view.wave)
         self._departures(view, rows)
-        if view.node.op.gates:
+        if view.node.op.role.gates:
             self._gate(view)
         if view.node.name in self.rankings:
             self._router(view, rows)
@@ -121,11 +121,11 @@ class FlipObserver(SectionObserver):
         equal = torch.ones_like(departures)
         for port in range(len(view.outputs[REFERENCE])):
             ours, theirs = (view.tensor(side, port) for side in SIDES)
-            equal &= equal_rows(ours, theirs, view.node.op.token_axis).cpu()
+            equal &= equal_rows(ours, theirs, view.node.op.tokens.axis).cpu()
         new_departures = ~equal & ~departures & real
         exposure = (
             (departures.cumsum(-1) - departures.int() > 0)
-            if view.node.op.mixes_tokens
+            if view.node.op.tokens.mixes
             else torch.zeros_like(departures)
         )
         for through in (False, True):
@@ -208,7 +208,7 @@ class FlipObserver(SectionObserver):
         position = self.flip_map[rows].roll(1, -1)
         values = (metrics.scored.double(), metrics.kl_candidate_reference, metrics.k3, metrics.delta.abs())
         for flip in (False, True):
-            mask = metrics.scored & (position == flip)
+            mask = metrics.scored & ~metrics.outside & (position == flip)
             for i, value in enumerate(values):
                 census.cost[int(flip), i, rows] = torch.where(mask, value, 0.0).sum(-1)
         flip_rows = self.flip_map[rows]
@@ -220,16 +220,17 @@ class FlipObserver(SectionObserver):
 
 def observer(plan: Plan, trials: Trials) -> FlipObserver | None:
     """The observer of the candidate's routing flips; None for a model without routers."""
-    routers = [node for node in plan.model.graph.nodes if node.op.routes]
+    routers = [node for node in plan.model.graph.nodes if node.op.role.routes]
     if not routers:
         return None
-    ids, mask, scored = plan.tokens_on_device
+    ids, mask, scored = plan.outcomes_on_device
     sides = (plan.reference, plan.candidate)
     return FlipObserver(
         {node.name: (rankings(plan, sides[0], node), rankings(plan, sides[1], node)) for node in routers},
         [-1 if node.layer is None else node.layer for node in routers],
         [key for key, trial in trials.items() if trial.routes is None],
-        output=plan.model.graph.scores,
+        # The routes at one token say nothing of what a whole pair costs.
+        output="" if plan.model.graph.pairs else plan.model.graph.scores,
         input_ids=ids,
         loss_mask=scored,
         attention_mask=mask,
@@ -242,7 +243,7 @@ def bytes_per_token(plan: Plan) -> int:
     experts, and the marks of tokens that leave the reference's bits, by node.
     """
     nodes = plan.model.graph.nodes
-    routers = [node for node in nodes if node.op.routes]
+    routers = [node for node in nodes if node.op.role.routes]
     cuts = torch.uint8.itemsize + 2 * torch.float32.itemsize
     experts = (torch.int64.itemsize * (2 + 2 * int(node.params["top_k"])) for node in routers)
     marks = 2 * len(nodes) + 2

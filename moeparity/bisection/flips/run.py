@@ -73,7 +73,9 @@ class Flipped:
         return status(figure, gate, self.exit_code)
 
     def to_json(self) -> str:
-        """Everything but the map as strict JSON; numbers that are not finite are the words nan, inf or -inf."""
+        """The report as strict JSON, without the map of flips. NaN and infinities are written as the strings nan, inf
+        and -inf.
+        """
         return to_json(SCHEMA, self)
 
     def write_map(self, path: Path) -> None:
@@ -113,7 +115,7 @@ def _flipped(plan: Plan, store: PieceStore | None = None, progress: Callback | N
     plan, observed = passes_over(plan, store, progress)
     report, graph, census = summarise(plan, observed), plan.model.graph, observed.of_watch(CENSUS)
     if report.flips is None or census is None:
-        has_router = any(node.op.routes for node in graph.nodes)
+        has_router = any(node.op.role.routes for node in graph.nodes)
         why = "every router lies inside a user's function" if has_router else "has no router, so nothing can flip"
         raise SpecError(f"{Where(plan.path)}: {graph.model_type}: {why}. Use bisect.")
     stated = {key: getattr(plan.recipe.expect, key) for key in ("flips", "record")}

@@ -21,7 +21,7 @@ from moeparity.output.figures import Plot, Tool
 from moeparity.output.words import between, percent, quantity
 
 _ROWS = 10
-"""At most so many rows of a list are shown; --json has all."""
+"""At most this many rows of a list are shown; --json has all."""
 _POWER = 1024
 """A number of ulps from here on is printed as a power of two."""
 

@@ -15,7 +15,7 @@ AT_THE_FLOOR = 2.0
 """A value of up to this many times the floor is said to be at the floor."""
 
 NOT_TRIED = "Not tried for the floor: schedules of other engines, and other orders inside torch's own kernels."
-"""What could also move the reference."""
+"""What could also change the bits of the reference, and was not tried."""
 
 
 def floor_reading(trials: Sequence[FloorTrial], *, metric: str, value: float, gate: float) -> list[str]:

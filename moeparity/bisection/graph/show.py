@@ -80,7 +80,7 @@ def _take(free_from: list[int], row: int, until: int) -> int:
 
 _KEYS = {"first": "it starts here", "culprit": "a culprit", "differs": "a choice differs", "plain": "both sides alike"}
 _CHIPS = 1
-"""So many words about its toggles stand beside a node; its panel has all of them."""
+"""This many words about its toggles stand beside a node; its panel has all of them."""
 _ORDER = (
     "culprit",
     "saturated",

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from moeparity import paths
+from moeparity.bisection.init.requests import Requested, defaults, requested, with_requests
 from moeparity.errors import SpecError, Where
 from moeparity.plan.engine_profile import Profile, load_profile
 from moeparity.plan.graph import Graph
@@ -42,7 +43,7 @@ def other_functions(
 
 
 def _matters(toggle: Toggle) -> bool:
-    return toggle.has_flag or any(member.node.op.reports for member in toggle.members)
+    return toggle.has_flag or any(member.node.op.role.reports for member in toggle.members)
 
 
 def _words(toggle: Toggle) -> str:
@@ -61,10 +62,11 @@ _SERVERS = ("server", "rollout")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
-    """One launched side, and the launch that it is part of."""
+    """One launched side, and the launch that it is part of. checkpoint: with which it was read."""
 
     launch: Launch
     side: LaunchSide
+    checkpoint: Path | None = None
 
     @property
     def role(self) -> str:
@@ -110,8 +112,8 @@ def launched(checkpoint: Path, server: Path | None, trainer: Path | None) -> tup
     """
     files = dict.fromkeys(path for path in (server, trainer) if path is not None)
     launches = {path: read(path, checkpoint) for path in files}
-    trains = _side(launches, trainer or server, ("trainer",), "--trainer", needed=trainer is not None)
-    serves = _side(launches, server or trainer, _SERVERS, "--server", needed=server is not None)
+    trains = _side(launches, checkpoint, trainer or server, ("trainer",), "--trainer", needed=trainer is not None)
+    serves = _side(launches, checkpoint, server or trainer, _SERVERS, "--server", needed=server is not None)
     if trains is not None and serves is not None:
         return trains, serves
     alone = serves or trains
@@ -120,14 +122,20 @@ def launched(checkpoint: Path, server: Path | None, trainer: Path | None) -> tup
 
 
 def _side(
-    launches: Mapping[Path, Launch], path: Path | None, roles: Sequence[str], option: str, *, needed: bool
+    launches: Mapping[Path, Launch],
+    checkpoint: Path,
+    path: Path | None,
+    roles: Sequence[str],
+    option: str,
+    *,
+    needed: bool,
 ) -> Launched | None:
     """The side with one of these roles that the file starts; None if it starts none and `needed` is False."""
     assert path is not None
     launch = launches[path]
     side = next((side for side in launch.sides if side.role in roles), None)
     if side is not None and side.profile:
-        return Launched(launch=launch, side=side)
+        return Launched(launch=launch, side=side, checkpoint=checkpoint)
     if side is None and not needed:
         return None
     kinds = ", ".join(f"{s.role} ({launch.engine})" for s in launch.sides)
@@ -161,7 +169,7 @@ def _held_to(launch: Launch) -> Launched:
 
 def sides_of_recipe(launched_sides: tuple[Launched, Launched], graph: Graph, dtype: str, out: Path) -> LaunchedSides:
     """Both sides as text for the recipe `out`, on a graph whose checkpoint has `dtype`."""
-    temperature, _ = _temperature(launched_sides)
+    temperature = _requests(launched_sides).get("temperature")
     launched_sides = (
         on_graph(launched_sides[0], launched_sides, graph),
         on_graph(launched_sides[1], launched_sides, graph),
@@ -189,15 +197,27 @@ def sides_of_recipe(launched_sides: tuple[Launched, Launched], graph: Graph, dty
         ),
         other_functions=() if obstacles else _other_functions(launched_sides, profiles, graph, dtype, out),
         obstacle="; ".join(obstacles),
-        temperature=temperature,
+        temperature=None if temperature is None else temperature.value,
     )
 
 
 def on_graph(launched: Launched, launched_sides: Sequence[Launched], graph: Graph) -> Launched:
-    """One of the launched sides, without values for addresses that match no node of the model, and, if it is a server
-    that divides by the request's temperature, with that temperature.
+    """One of the launched sides, without values for addresses that match no node of the model, and, if its
+    log-probabilities are of what requests ask for, with that.
     """
-    return _in_graph(_sampled(launched, *_temperature(launched_sides)), graph)
+    side = with_requests(launched.side, launched.launch.settings, _requests(launched_sides))
+    return _in_graph(replace(launched, side=side), graph)
+
+
+def _requests(launched_sides: Sequence[Launched]) -> Mapping[str, Requested]:
+    """What is asked of the sampler. The server's launch file is asked first, then the trainer's, since a trainer passes
+    its own to the server that it starts. What is left open a server takes from the checkpoint. A trainer's rollouts
+    take nothing from there: vLLM looks at it for HTTP requests and calls without SamplingParams alone (read: vLLM
+    0.32.0, entrypoints/llm.py and openai/*/protocol.py).
+    """
+    stated = [setting for launched in reversed(launched_sides) for setting in launched.launch.settings]
+    samples = launched_sides[-1]
+    return requested([*stated, *(defaults(stated, samples.checkpoint) if samples.side.role == "server" else ())])
 
 
 def as_variant(launched: Launched, name: str) -> tuple[Variant, Profile]:
@@ -252,7 +272,7 @@ def _block(name: str, words: Sequence[str], side: LaunchSide, profile: str, dtyp
 def _used_lines(launched: Launched, dtype: str) -> Iterator[str]:
     launch, side = launched.launch, launched.side
     if side.role == REFERENCE:
-        yield "No other side is launched: transformers with eager attention is what this one is held to."
+        yield "No other side is launched: this one is compared with transformers with eager attention."
         return
     yield f"The {launched.role}: {_program(launch)}, {launch.basis}."
     yield from _ran(launch)
@@ -279,18 +299,18 @@ def _ran(launch: Launch) -> Iterator[str]:
     steps, tokens = (file.with_suffix(f".{kind}.jsonl") for kind in ("schedule", "tokens"))
     if launch.resolved_by and paths.is_file(steps) and paths.is_file(tokens):
         yield (
-            f"What it ran: in place of `micro_batch` take `schedule: {{file: {steps}}}`, and above, in place of what "
-            f"stands there, `tokens: {{file: {tokens}, sampled_from: candidate}}`."
+            f"To take the steps that it ran, replace `micro_batch` by `schedule: {{file: {steps}}}`, and the tokens "
+            f"above by `tokens: {{file: {tokens}, sampled_from: candidate}}`."
         )
 
 
 def _unused_lines(launch: Launch) -> Iterator[str]:
     for key in launch.irrelevant:
-        yield f"{key.where}: left {key.name}: {key.hint or 'it changes no log-probability'}"
+        yield f"{key.where}: {key.name} is left out: {key.hint or 'it changes no log-probability'}"
     for key in launch.together:
-        yield f"{key.where}: left {key.name}: it says which tokens are computed together, as `micro_batch` does here"
+        yield f"{key.where}: {key.name} is left out: which tokens are computed together, `micro_batch` says here"
     for key in launch.ignored:
-        yield f"{key.where}: left {key.name}: it was not looked at"
+        yield f"{key.where}: {key.name} is left out: it was not looked at"
 
 
 def _obstacle(launched: Launched, profile: str | None, graph: Graph, dtype: str, out: Path) -> str:
@@ -319,30 +339,3 @@ def _other_functions(
 ) -> tuple[str, ...]:
     loaded = [_loaded(launched, profiles.get(profile_file(out, launched.role)), out) for launched in launched_sides]
     return other_functions(graph, dtype, [variant for variant, _ in loaded], [p for _, p in loaded], Where(out))
-
-
-def _temperature(launched_sides: Sequence[Launched]) -> tuple[float | None, str]:
-    """The sampler's temperature and the place that sets it; (None, "") if none does. The server's launch file is asked
-    first, then the trainer's, since a trainer passes one to the server that it starts.
-    """
-    names = ("temperature", "rollout_temperature")
-    settings = (s for launched in reversed(launched_sides) for s in launched.launch.settings)
-    stated = [s for s in settings if s.given and s.name.rpartition(".")[2] in names]
-    try:
-        return (float(stated[0].value), f"{stated[0].where}: {stated[0].name}") if stated else (None, "")
-    except ValueError:
-        return None, ""
-
-
-def _sampled(server: Launched, temperature: float | None, origin: str) -> Launched:
-    """The server with the request's temperature set, if it was launched by itself and its log-probabilities are of
-    logits divided by that temperature.
-    """
-    settings = {setting.name: setting.value for setting in server.launch.settings}
-    processed = settings.get("logprobs_mode", "").startswith("processed")
-    over = processed or settings.get("SGLANG_RETURN_ORIGINAL_LOGPROB") == "false"
-    if server.side.role != "server" or temperature in (None, 0, 1) or not over:
-        return server
-    sets = {**server.side.sets, "log_probs:temperature": temperature}
-    origins = {**server.side.origins, "log_probs:temperature": origin}
-    return replace(server, side=replace(server.side, sets=sets, origins=origins))

@@ -24,7 +24,7 @@ from moeparity.bisection.init.launched import (
 )
 from moeparity.bisection.init.tokens import Prompts, prompts
 from moeparity.bisection.toggles.data import LeftOut
-from moeparity.errors import MoeparityError, SpecError, Where
+from moeparity.errors import CheckpointError, MoeparityError, SpecError, Where, listed
 from moeparity.inputs.weights.checkpoint import INDEX, PICKLED, SINGLE, Checkpoint
 from moeparity.inputs.weights.fit import check, check_values, file_dtype, quantisation
 from moeparity.inputs.weights.store import fits
@@ -79,7 +79,7 @@ def write_starter(
     tokens_file = out.with_name(f"{out.stem}.tokens.jsonl")
     _refuse_present((out, tokens_file), force=force)
     config = Config(checkpoint / "config.json")
-    graph = expand(config)
+    graph = _of_language_model(config)
     launched_sides = None if server is None and trainer is None else _launched(checkpoint, server, trainer, out)
     has_files = any(paths.present(checkpoint / name) for name in (INDEX, SINGLE, *PICKLED))
     weight_files = Checkpoint(checkpoint) if has_files else None
@@ -110,6 +110,17 @@ def write_starter(
     )
 
 
+def _of_language_model(config: Config) -> Graph:
+    """The graph of a checkpoint. Raises CheckpointError for one that gives scores."""
+    graph = expand(config)
+    if graph.pairs:
+        raise CheckpointError(
+            f"{config.where('architectures')}: this checkpoint gives scores, of pairs that only you have, so `init` "
+            "has no tokens for it. Write a recipe as docs/rewards.md has it."
+        )
+    return graph
+
+
 def _launched(checkpoint: Path, server: Path | None, trainer: Path | None, out: Path) -> tuple[Launched, Launched]:
     """Both sides. Raises MoeparityError for a launch file that the recipe's profiles would overwrite."""
     beside = {f"the {role}'s profile beside --out": profile_file(out, role) for role in ROLES}
@@ -129,10 +140,19 @@ def _refuse_present(files: Sequence[Path], *, force: bool) -> None:
 
 
 def _note(graph: Graph, weight_files: Checkpoint | None) -> str:
-    """A sentence if config.json speaks of a quantisation that the weights do not have, else ""."""
+    """A sentence if config.json speaks of a quantisation, which the weights may have or not; else ""."""
     method = quantisation(graph)
     if method is None:
         return ""
+    formats = () if weight_files is None else weight_files.formats
+    if weight_files is not None and formats:
+        names = weight_files.beside
+        unused = f" Of {len(names)} static scales, as {names[0]}, input_scale alone can be used." if names else ""
+        return (
+            f"config.json has a quantization_config ({method}): weights ({listed(formats)}) are multiplied by their "
+            "scales when they are read, and run so, but where a side's profile multiplies codes. An engine that "
+            f"multiplies in fewer bits rounds activations too (docs/formats.md).{unused}"
+        )
     weights = "random" if weight_files is None else file_dtype(weight_files)
     return (
         f"config.json has a quantization_config ({method}), and the weights are {weights}: they run unquantised here. "
@@ -196,7 +216,9 @@ def _heading(sides: LaunchedSides) -> str:
     lines += [f"WARNING: both sides compute another function: {line}" for line in sides.other_functions]
     lines += [f"It does not run: {sides.obstacle}"] if sides.obstacle else []
     if sides.warnings:
-        lines.append("WARNING: decides numerics and no profile has it; nothing is put in its place:")
+        lines.append(
+            "WARNING: these options decide numerics, and no profile covers them; nothing is put in their place:"
+        )
     return comments([*lines, *(f"- {line}" for line in sides.warnings)])
 
 
@@ -235,7 +257,7 @@ def _candidate(graph: Graph, dtype: str) -> str:
         bind(graph, load_profile("hf-default", Where(Path("init"))), dtype)
     except SpecError as error:
         reason = str(error).partition(": ")[2].partition(". ")[0]
-        selector = _selector(graph, lambda op: op.mixes_tokens)
+        selector = _selector(graph, lambda op: bool(op.tokens.history))
         return (
             f"# hf-default does not run on this model: {reason}.\n{head}hf-eager{tail}  set:\n"
             f'    "{selector}:implementation": sdpa\n    # {change.strip()}'
@@ -246,7 +268,7 @@ def _candidate(graph: Graph, dtype: str) -> str:
 
 def _changed(graph: Graph) -> str:
     """An address whose value users change first: the router's logits, or the head's in a model without a router."""
-    return f"{_selector(graph, lambda op: op.gates) or role(graph.output)}:output"
+    return f"{_selector(graph, lambda op: op.role.gates) or role(graph.output)}:output"
 
 
 def _selector(graph: Graph, predicate: Callable[[Op], bool]) -> str:
@@ -255,7 +277,7 @@ def _selector(graph: Graph, predicate: Callable[[Op], bool]) -> str:
 
 
 def _block(graph: Graph) -> str:
-    return "moe" if _selector(graph, lambda op: op.routes) else "attention"
+    return "moe" if _selector(graph, lambda op: op.role.routes) else "attention"
 
 
 def _quoted(text: str) -> str:

@@ -18,7 +18,7 @@ from moeparity.plan.schedule.cases import Case
 from moeparity.plan.sides import REFERENCE, SIDES
 
 KEPT = 2048
-"""For each router, the noise of at most so many calibration tokens is kept."""
+"""For each router, the noise of at most this many calibration tokens is kept."""
 SHARE = 0.05
 """A lift compares this fraction of tokens, those ranked first, with all tokens."""
 
@@ -61,7 +61,7 @@ class GateNoise:
         """Called by the engine once per node and wave."""
         if not view.ran(*SIDES) or view.regions:
             return
-        if view.node.op.gates:
+        if view.node.op.role.gates:
             inputs = [_input(view, side) for side in SIDES]
             self._inputs[view.wave[0]] = inputs[1].float() - inputs[0].float()
         elif view.node.name in self.gates and view.wave[0] in self._inputs:
@@ -119,7 +119,7 @@ class NearTies:
         """Called by the engine once per node and wave."""
         if not view.ran(REFERENCE, self.gate_walker) or view.regions:
             return
-        if view.node.op.gates:
+        if view.node.op.role.gates:
             logits, gate_logits = (view.tensor(side) for side in (REFERENCE, self.gate_walker))
             self._inputs[view.wave[0]] = (_input(view, REFERENCE), logits, gate_logits)
         elif view.node.name in self.noise and view.wave[0] in self._inputs:
@@ -194,7 +194,7 @@ class _NoisyLogits:
         groups, or with scores rounded so coarsely that different logits tie.
         """
         p, at = self.ranking.p, self.ranking.at
-        coarse = at["scores"].itemsize < torch.float32.itemsize and not ranks_logits(at)
+        coarse = at["scores"].itemsize < torch.float32.itemsize and not (p["by_logits"] or ranks_logits(at))
         if "bias" in self.ranking.w or p["groups"] > 1 or coarse or ids.shape[-1] == self.unrounded.shape[-1]:
             return torch.ones(len(ids), dtype=torch.bool, device=ids.device)
         expert_mask = torch.zeros_like(self.unrounded, dtype=torch.bool).scatter(1, ids, value=True)

@@ -107,9 +107,14 @@ class _Miner:
 
     @classmethod
     def of(cls, plan: Plan, request: Request, progress: Callback | None) -> _Miner:
-        """The miner of a plan. Raises SpecError for a model without routers."""
+        """The miner of a plan. Raises SpecError for a model without routers, and where the weights change."""
+        if any(side.schedule.versions for side in plan.sides.values()):
+            raise SpecError(
+                f"{Where(plan.path)}: the weights change under this recipe's sequences (`updates`), and other tokens "
+                "have no such places. Mine a recipe without `updates`."
+            )
         nodes = plan.model.graph.nodes
-        routers = {node.name: node for node in nodes if node.op.routes}
+        routers = {node.name: node for node in nodes if node.op.role.routes}
         if not routers:
             raise SpecError(f"{Where(plan.path)}: {plan.model.graph.model_type} has no router, so nothing can flip.")
         gates = {name: _gate(plan, plan.model.graph.makers[router.inputs[0]]) for name, router in routers.items()}
@@ -124,7 +129,7 @@ class _Miner:
 
     def predict(self, tokens: TokenSet, gate_noise: GateNoise) -> NearTies:
         """Run the reference once, and beside it the candidate's gates on the reference's inputs."""
-        plan, nodes = self.plan, [n for n in self.plan.model.graph.nodes if n.op.gates or n.op.routes]
+        plan, nodes = self.plan, [n for n in self.plan.model.graph.nodes if n.op.role.gates or n.op.role.routes]
         toggle = swap(_GATED, (node.name for node in nodes), plan.reference, plan.candidate)
         gate_side = plan.reference if toggle is None else mixed(plan.reference, [toggle], plan.candidate)
         # The gates run in the candidate's steps, since its choices may differ by phase.

@@ -13,7 +13,7 @@ from moeparity.output.status import status
 from moeparity.output.words import percent, quantity
 
 _ROWS = 10
-"""At most so many rows of a list are shown; the files have all."""
+"""At most this many rows of a list are shown; the files have all."""
 
 
 def document(mined: Mined, recipe: str, path: Path | None = None) -> Document:

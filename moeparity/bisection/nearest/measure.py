@@ -30,8 +30,8 @@ class Question:
     """The search for one user's function, at the last node that it computes, on the micro-batches on which it was
     called.
 
-    walkers: the walkers of whose values the first that ran is looked at. other_side: the walker that runs the other
-    side's kernels on the same inputs as the first of `walkers`.
+    walkers: names of walkers; the values of the first one that ran are looked at. other_side: the walker that runs the
+    other side's kernels on the same inputs as the first of `walkers`.
     """
 
     region: Region

@@ -12,7 +12,7 @@ from moeparity.output.blocks import Group, group, lines
 from moeparity.output.words import more, percent
 
 SHOWN_OTHERS = 3
-"""So many exact answers are shown after the plainest, and so many nodes after the first."""
+"""At most this many exact answers are shown after the plainest, and as many nodes after the first."""
 _LAYER = re.compile(r"layers\[\d+\]")
 
 

@@ -13,6 +13,7 @@ from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.nonfinite.data import FirstNonfinite, Nonfinite
 from moeparity.bisection.nonfinite.show import nonfinite_reading
 from moeparity.bisection.observed import Observed
+from moeparity.bisection.observers import truncates
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import TrialKey, Trials, alone, restored
 from moeparity.bisection.verdict.data import Verdicts
@@ -66,8 +67,10 @@ class FirstOccurrences(SectionObserver):
 
     def _look(self, view: NodeView, side: str, ports: Sequence[int], kinds: Sequence[tuple[bool, Tensor]]) -> None:
         value = torch.cat([view.by_token(side, port).double() for port in ports], -1)
+        # Where a side leaves tokens of the vocabulary out, -inf stands for one.
+        legal = value.isfinite() | ((value == -torch.inf) & truncates(view, side))
         for padding, tokens in kinds:
-            faulty = ~value.isfinite() & tokens.unsqueeze(-1)
+            faulty = ~legal & tokens.unsqueeze(-1)
             if bool(faulty.any()):
                 nan = int((value.isnan() & faulty).sum())
                 self._add((side, padding), _occurrence(view, side, faulty, nan, padding=padding))
@@ -129,7 +132,7 @@ def _occurrence(view: NodeView, side: str, faulty: Tensor, nan: int, *, padding:
 def _expert(view: NodeView, side: str, row: int, position: int) -> int | None:
     """The expert of a token's first row that is not finite; None if the node does not compute experts' rows."""
     node, region = view.node, view.regions.get(side)
-    if not node.op.slot_order or "ids" not in node.op.integers:
+    if not node.op.role.slot_order or "ids" not in node.op.integers:
         return None
     ids = node.inputs[node.op.inputs.index("ids")]
     names = node.inputs if region is None else region.inputs

@@ -97,7 +97,7 @@ class Distances:
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
         # Slots in another order would outweigh every rounding.
-        if view.node.op.slot_order or view.node.op.reports:
+        if view.node.op.role.slot_order or view.node.op.role.reports:
             return
         if not view.ran(*SIDES, ORACLE):
             return

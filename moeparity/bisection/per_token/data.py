@@ -31,6 +31,8 @@ class PerToken:
     margin, perturbation: fp32 [L, B, T] at the cut, in ulps of the reference's selection scores; NaN if unknown.
     flipped: int64 [N, 3], each flip's index into `layers`, sequence and position, sorted in this order.
     experts: int64 [N, 2, K], what the reference and the candidate chose there.
+    update_parts: fp64 [4, B, T], the parts of `moeparity.bisection.updates.split.PARTS` in nats, which add up exactly
+        to log P(rollout) - log P(trainer); 0 at tokens that are in no part. None where no weights change.
     pieces: the text of each token, [B][T]; None unless it is asked for.
     """
 
@@ -48,6 +50,7 @@ class PerToken:
     perturbation: Array
     flipped: Array
     experts: Array
+    update_parts: Array | None = None
     pieces: tuple[tuple[str, ...], ...] | None = None
 
     @property

@@ -15,6 +15,7 @@ from moeparity.bisection.observers import seen_metrics
 from moeparity.bisection.per_token.data import PerToken
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import Trials
+from moeparity.bisection.updates.measure import LOG_PROBS, split_of
 from moeparity.bisection.watch import SectionObserver, Watch
 from moeparity.engine.view import NodeView
 from moeparity.plan.sides import CANDIDATE, REFERENCE
@@ -69,7 +70,7 @@ class Tokens(SectionObserver):
 
 def observer(plan: Plan, trials: Trials) -> Tokens:
     """The observer of both sides."""
-    ids, _, scored = plan.tokens_on_device
+    ids, _, scored = plan.outcomes_on_device
     return Tokens(
         output=plan.model.graph.scores,
         input_ids=ids,
@@ -103,8 +104,20 @@ def measure(of: Context) -> PerToken | None:
         delta=delta,
         reference_logprob=reference,
         candidate_logprob=candidate,
+        update_parts=_update_parts(of),
         **_routes(of.observed.of_watch(CENSUS), tuple(tokens.input_ids.shape)),
     )
+
+
+def _update_parts(of: Context) -> Any:
+    """The parts of each token; None where no weights change."""
+    across = split_of(of.plan, of.observed.of_watch(LOG_PROBS))
+    if across is None:
+        return None
+    finite, parts = across.split.finite, torch.stack(across.split.parts)
+    values = torch.zeros(len(parts), *of.plan.tokens.input_ids.shape, dtype=torch.float64)
+    values[:, across.sequence[finite], across.position[finite]] = parts[:, finite]
+    return values.numpy()
 
 
 def _routes(census: Census | None, shape: tuple[int, ...]) -> dict[str, Any]:

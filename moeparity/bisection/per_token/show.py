@@ -14,7 +14,7 @@ from moeparity.output.figures import Line, Plot, Series, Tool
 from moeparity.output.words import quantity
 
 DRAWN = 3000
-"""A scatter has at most so many points: a reader can tell them apart, and a page stays small."""
+"""A scatter has at most this many points: a reader can tell them apart, and a page stays small."""
 _FARTHEST = DRAWN // 3
 _BINS = 41
 
@@ -94,7 +94,7 @@ def _drawn(distance: Array) -> Array:
 
 
 CELLS, TOKENS = 2_000_000, 100_000
-"""A page holds at most so many cells of the flip map and so many tokens, so that it can be opened and sent."""
+"""The most cells of the flip map, and the most tokens, that a page holds, so that it can be opened and sent."""
 
 _UNKNOWN = 255
 _KEYS = {"tok": "token", "tokflip": "the position that scores it flips in some layer"}

@@ -48,13 +48,15 @@ SCHEMA = "moeparity.per-token/1"
 
 
 def write_per_token(report: Report, path: Path) -> None:
-    """Write each array of `PerToken` under its name; `input_ids`, which are text, only if `pieces` are given.
+    """Write each array of `PerToken` under its name; `input_ids`, which are text, only if `pieces` are given, and
+    `update_parts` if there are any.
 
     Raises MoeparityError if the file cannot be written.
     """
     tokens = report.per_token
     assert tokens is not None, "every run looks at its tokens"
     left_out = {"pieces"} if tokens.pieces is not None else {"pieces", "input_ids"}
+    left_out |= {"update_parts"} if tokens.update_parts is None else set()
     names = [field.name for field in fields(tokens) if field.name not in left_out]
     tensors = {name: torch.from_numpy(getattr(tokens, name)).contiguous() for name in names}
     write_tensors(path, tensors, {"schema": SCHEMA, "bits": json.dumps(MAP_BITS)})

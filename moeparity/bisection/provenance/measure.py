@@ -18,7 +18,7 @@ from moeparity.inputs.machine import cpu_name, device_name, versions
 from moeparity.plan.spec import reader
 
 WHOLE = 1 << 30
-"""Weights of up to so many bytes are read again for their digest; of larger ones only the headers are."""
+"""Weights of up to this many bytes are read again for their digest; of larger ones only the headers are."""
 
 
 def measure(of: Context) -> Provenance:

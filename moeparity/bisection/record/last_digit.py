@@ -1,4 +1,4 @@
-"""Finds out how a record is rounded from its numbers: to so many decimals, or to a dtype.
+"""Finds out how a record is rounded from its numbers: to this many decimals, or to a dtype.
 
 Engines write log-probabilities in fp32, rounded to 16 bits, or with a few decimals. A difference smaller than the last
 digit can express is no difference.
@@ -18,7 +18,7 @@ more decimals are a dtype's numbers in full.
 """
 
 _SHORTEST = 9
-"""So many digits distinguish any two numbers of fp32; programs that print fp32 write no more."""
+"""This many digits distinguish any two numbers of fp32; programs that print fp32 write no more."""
 
 _CHANCE = 1e-3
 """A rounding is believed if unrounded numbers would look rounded with a smaller probability than this."""
@@ -61,7 +61,9 @@ def _decimals(values: Tensor) -> int | None:
 
 
 def _rounded_to(values: Tensor, dtype: torch.dtype, written: float) -> bool:
-    """Whether all values are numbers of `dtype`, possibly `written` with a rounding of their own of so many nats."""
+    """Whether all values are numbers of `dtype`, possibly rounded once more, by up to `written` nats, when they were
+    written.
+    """
     if bool(((values.to(dtype).double() - values).abs() > written).any()):
         return False
     # If the decimals are coarser than the steps of the dtype, every number is near one of the dtype's numbers.

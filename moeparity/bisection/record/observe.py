@@ -58,7 +58,7 @@ class Records(SectionObserver):
         """Called by the engine once per node and wave."""
         if view.node.name == self.output and self.logprobs is not None:
             self._see_logprobs(view, self.mask[slice(*view.wave)])
-        if view.node.op.routes and self.routed_experts is not None:
+        if view.node.op.role.routes and self.routed_experts is not None:
             self._see_routes(view, self.routed_experts)
 
     def _see_logprobs(self, view: NodeView, mask: Tensor) -> None:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rung:
-    """The candidate with some of the reference's routes: `natural` (none), `ids`, `ids+weights` or `ids+weights+order`.
+    """The candidate with some of the reference's routes: `natural` (none), `ids`, `ids+weights`, `ids+weights+order`;
+    or `logits`, with the reference's router logits, of which its own routers make routes.
 
     kl, k3, mean_abs_delta, max_abs_delta: full-vocabulary KL(rung || reference), k3 on the recipe's tokens (which a
         forced rung did not sample), and |delta|; in nats per scored token.
-    kl_change_low, kl_change_high: 95 % bounds of this KL minus that of the rung above, paired over sequences; 0 at the
-        first rung.
+    kl_change_low, kl_change_high: 95 % bounds of this KL minus that of the rung above (for `logits` the natural one),
+        paired over sequences; 0 at the first rung.
     set_flips, slot_flips: fraction of token-layers with another expert set, or with another id in some slot.
     exact: the logits of all scored tokens have the reference's bits.
     """

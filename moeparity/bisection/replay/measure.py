@@ -12,7 +12,7 @@ from moeparity.bisection.plan import Plan
 from moeparity.bisection.replay.data import Replay, ReplayedToggle, Rung
 from moeparity.bisection.replay.show import replay_reading
 from moeparity.bisection.trials import Trial, TrialKey, Trials, alone
-from moeparity.engine.routes import IDS, NATURAL, REPLAYED, Forced, Routes, replayed_plan
+from moeparity.engine.routes import IDS, LOGITS, NATURAL, REPLAYED, Forced, Routes, replayed_plan
 from moeparity.engine.walker import Name
 from moeparity.errors import SpecError
 from moeparity.metrics.interval import token_mean
@@ -25,10 +25,10 @@ def trials(plan: Plan, trials: Trials) -> Trials:
 
     None without a router, or if the recipe asks for no ladder.
     """
-    if not plan.recipe.replay or not any(node.op.routes for node in plan.model.graph.nodes):
+    if not plan.recipe.replay or not any(node.op.role.routes for node in plan.model.graph.nodes):
         return {}
     whole = {toggle.name for toggle in plan.trial_toggles}
-    sides = {TrialKey("candidate", forced=routes): plan.candidate for routes in REPLAYED}
+    sides = {TrialKey("candidate", forced=routes): plan.candidate for routes in (*REPLAYED, LOGITS)}
     sides |= {
         replace(key, forced=IDS): trial.side for key, trial in trials.items() if key.kind == "alone" and key.of in whole
     }
@@ -49,7 +49,7 @@ def measure(of: Context) -> Replay | None:
     plan, observed = of.plan, of.observed
     if not plan.recipe.replay:
         return None
-    if not any(node.op.routes for node in plan.model.graph.nodes):
+    if not any(node.op.role.routes for node in plan.model.graph.nodes):
         return Replay(rungs=(), toggles=(), reading=("The model has no router, so there are no routes to force.",))
     rungs = tuple(_rungs(observed))
     if len(rungs) <= len(REPLAYED):
@@ -63,14 +63,14 @@ def measure(of: Context) -> Replay | None:
 
 
 def _rungs(observed: Observed) -> Iterator[Rung]:
-    sums_above = None
     rungs: list[tuple[Routes, Name]] = [(NATURAL, CANDIDATE)]
-    rungs += [(routes, TrialKey("candidate", forced=routes)) for routes in REPLAYED]
+    rungs += [(routes, TrialKey("candidate", forced=routes)) for routes in (*REPLAYED, LOGITS)]
+    natural = sums_above = observed.logits.sums(CANDIDATE)
     for routes, walker in rungs:
         if walker not in observed.logits.walkers:
             return
         sums = observed.logits.sums(walker)
-        yield _rung(routes, walker, sums, sums if sums_above is None else sums_above, observed)
+        yield _rung(routes, walker, sums, natural if routes == LOGITS else sums_above, observed)
         sums_above = sums
 
 

@@ -12,7 +12,7 @@ from moeparity.output.words import of_whole, percent
 
 MOST = 0.5
 """If flips carry at least this fraction of the natural KL, they are said to carry most of it."""
-_HARDLY = 0.005
+_SMALLEST_PRINTED = 0.005
 """A smaller fraction would be printed as 0%."""
 
 _TAKEN = {
@@ -29,7 +29,9 @@ def replay_reading(rungs: Sequence[Rung], *, flips: bool) -> list[str]:
         return ["The candidate's logits have the reference's bits with its own routes."]
     if not natural.kl > 0:
         return [f"KL with natural routes is {natural.kl:g}: there are no shares of it."]
-    return [*_steps(rungs, flips=flips), _remainder(rungs[-1], natural)]
+    ladder = [rung for rung in rungs if rung.forced != "logits"]
+    of_logits = [_of_logits(rung, natural) for rung in rungs if rung.forced == "logits"]
+    return [*_steps(ladder, flips=flips), _remainder(ladder[-1], natural), *of_logits]
 
 
 def _steps(rungs: Sequence[Rung], *, flips: bool) -> Iterator[str]:
@@ -52,11 +54,23 @@ def _steps(rungs: Sequence[Rung], *, flips: bool) -> Iterator[str]:
             yield f"{_TAKEN[rung.forced]} KL is not shown to change ({low:.2g} to {high:.2g} nats per token)."
 
 
+def _of_logits(rung: Rung, natural: Rung) -> str:
+    """What replaying router logits would buy, against no replay at all."""
+    words = "With the reference's router logits, and routes made of them by its own routers,"
+    if rung.kl_change_low == rung.kl_change_high == 0:
+        return f"{words} KL stays as it is: the routers' own numerics decide the routes, or no logits differ."
+    if rung.kl_change_high < 0:
+        return f"{words} KL falls by {(natural.kl - rung.kl) / natural.kl:.0%} of the natural KL."
+    if rung.kl_change_low > 0:
+        return f"{words} KL rises by {(rung.kl - natural.kl) / natural.kl:.0%} of the natural KL."
+    return f"{words} KL is not shown to change ({rung.kl_change_low:.2g} to {rung.kl_change_high:.2g} nats per token)."
+
+
 def _remainder(rung: Rung, natural: Rung) -> str:
     if rung.exact:
         return "Then every bit of the logits is the reference's: all of the divergence goes by way of the routers."
     part = rung.kl / natural.kl
-    words = "less than 1%" if part < _HARDLY else f"{part:.0%}"
+    words = "less than 1%" if part < _SMALLEST_PRINTED else f"{part:.0%}"
     return f"With all routes forced {words} of the natural KL is left: choices outside the routers make that part."
 
 
@@ -65,6 +79,7 @@ _NAMES = {
     "ids": "ids",
     "ids+weights": "ids, weights",
     "ids+weights+order": "ids, weights, slot order",
+    "logits": "router logits",
 }
 
 

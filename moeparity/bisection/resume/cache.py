@@ -14,7 +14,7 @@ from pathlib import Path
 from moeparity import paths
 
 KEPT_DAYS = 30
-"""What a killed run left is removed by the next run after so many days."""
+"""What a killed run left is removed by the next run after this many days."""
 _KEY_BYTES = 32
 
 

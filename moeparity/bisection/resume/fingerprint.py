@@ -21,6 +21,7 @@ from moeparity.bisection.plan import Plan
 from moeparity.inputs.machine import cpu_name, device_name, matmul_precision
 from moeparity.inputs.weights.source import Source
 from moeparity.plan.sides import Side
+from moeparity.plan.spec import reader
 
 # Libraries that choose their kernels by environment variables.
 _VARIABLES = (
@@ -64,7 +65,7 @@ def parts(plan: Plan) -> dict[str, str]:
         "other weights": [_files(source) for _, source in sorted(plan.model.weights.others.items())],
         "trace": None if plan.recorded is None else _trace(plan.recorded.folder),
         "baseline": None if plan.good_run is None else _trace(plan.good_run.folder),
-        "graph": paths.contents(plan.model.graph.path, "YAML file"),
+        "graph": [paths.contents(path, "YAML file") for path in reader.graph_files(plan.model.graph.path)],
         "machine": _machine(plan.model.device),
         "source": source(),
         # What users' functions import is unknown, so no run can be known to be the same in another process.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from moeparity.output.words import few
+from moeparity.output.words import enumerated, few
 
 _NAMED = 8
-"""At most so many overrides of a side are printed; a recipe may have hundreds."""
+"""At most this many overrides of a side are printed; a recipe may have hundreds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +15,9 @@ class Variant:
     """One side as it ran. placement: such as `tensor 4, expert 2`, "" on one rank.
 
     schedule: in words, what is computed together; micro_batch: its size, if the schedule is nothing but micro-batches.
-    gpu: on whose tensor cores its GEMMs are added up, None on this machine.
+    gpu: the GPU whose tensor cores add up its GEMMs; None for this machine. plans: the plans that say into how many
+    parts its GEMMs cut K, such as `cuBLASLt 13.1.0 on NVIDIA H200, h200.yaml`; None if there are none, so that one part
+    is assumed. unstated: ops with a state of which the side's profile says nothing, so that they compute by defaults.
     overrides: the recipe's own settings of this side on top of its profile: values, functions and faults.
     """
 
@@ -25,12 +27,17 @@ class Variant:
     schedule: str
     placement: str = ""
     gpu: str | None = None
+    plans: str | None = None
+    unstated: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """`hf-default, bf16, micro-batch 8`, its placement and GPU."""
+        """`hf-default, bf16, micro-batch 8`, its placement and GPU, and of what nothing is known."""
         suffix = f", {self.placement}" if self.placement else ""
-        suffix += f", gpu {self.gpu}" if self.gpu else ""
+        if self.gpu:
+            suffix += f", gpu {self.gpu}, " + (f"plans of {self.plans}" if self.plans else "K in one part (inferred)")
+        if self.unstated:
+            suffix += f"; the profile says nothing of {enumerated(self.unstated)}, which compute as in transformers"
         return f"{self.profile}, {self.dtype}, {self.schedule}{suffix}"
 
     @property
@@ -41,7 +48,10 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What was run, and on what. variants: the number of walkers that are not shadows."""
+    """What was run, and on what. variants: the number of walkers that are not shadows. formats: those of quantised
+    weights (`moeparity show formats`), which are multiplied out before a GEMM, but where a side in `of_codes`
+    multiplies their codes. adapter: the folder of the LoRA adapter beside the weights.
+    """
 
     recipe: str
     checkpoint: str
@@ -49,6 +59,7 @@ class Run:
     sequences: int
     tokens_per_sequence: int
     scored_tokens: int
+    pairs: bool = False
     sampled_from: str
     device: str
     cpu: str
@@ -57,6 +68,9 @@ class Run:
     variants: int
     pads: int = 0
     sampling: str | None = None
+    formats: tuple[str, ...] = ()
+    of_codes: tuple[str, ...] = ()
+    adapter: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,12 @@ from moeparity.bisection.tokens.measure import sampling
 from moeparity.bisection.trace.measure import forwards
 from moeparity.errors import display_path
 from moeparity.inputs.machine import cpu_name, device_name
+from moeparity.ops.linear import ORDER
+from moeparity.plan.gemm_plans import PLANS_OF
+from moeparity.plan.gpu import GPU
+from moeparity.plan.rule import UNKNOWN
 from moeparity.plan.schedule.settings import described
-from moeparity.plan.sides import CANDIDATE, Side
+from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
 from moeparity.plan.spec import variant_schema
 
 
@@ -36,6 +40,7 @@ def measure(of: Context) -> RunFacts:
 def run_of(plan: Plan, scored: int, variants: int) -> Run:
     """The run, with its numbers of scored tokens and of walkers that are not shadows."""
     sequences, length = plan.tokens.input_ids.shape
+    sides = {REFERENCE: plan.reference, CANDIDATE: plan.candidate}
     return Run(
         recipe=display_path(plan.path),
         checkpoint=display_path(plan.model.folder),
@@ -43,6 +48,7 @@ def run_of(plan: Plan, scored: int, variants: int) -> Run:
         sequences=sequences,
         tokens_per_sequence=length,
         scored_tokens=scored,
+        pairs=plan.model.graph.pairs,
         sampled_from=plan.recipe.tokens.sampler,
         device=device_name(plan.model.device),
         cpu=cpu_name(),
@@ -51,6 +57,9 @@ def run_of(plan: Plan, scored: int, variants: int) -> Run:
         variants=variants,
         pads=plan.tokens.pads,
         sampling=sampling(plan),
+        formats=plan.model.formats,
+        adapter=None if plan.model.adapter is None else display_path(plan.model.adapter),
+        of_codes=tuple(name for name, side in sides.items() if plan.model.weights.multiplies_codes(side.plan)),
     )
 
 
@@ -63,8 +72,25 @@ def variant(variant: variant_schema.Variant, side: Side) -> Variant:
         schedule=described(side.schedule),
         placement=str(variant.placement),
         gpu=variant.gpu,
+        plans=_plans(side),
+        unstated=tuple(_unstated(side)),
         overrides=tuple(_overrides(variant)),
     )
+
+
+def _plans(side: Side) -> str | None:
+    """The file of plans by which its GEMMs cut K, as their rules name it."""
+    rules = (setting.rule for (_, name), setting in side.plan.settings.items() if name == ORDER.name)
+    sources = (rule.source for rule in rules if rule is not None and rule.placement == GPU)
+    return next((text.removeprefix(PLANS_OF) for text in sources if text.startswith(PLANS_OF)), None)
+
+
+def _unstated(side: Side) -> Iterator[str]:
+    """The ops with a state of whose nodes nobody states anything."""
+    settings = side.plan.settings.items()
+    stated = {node for (node, _), setting in settings if setting.rule is not None and setting.level != UNKNOWN}
+    ops = {node.name: node.op for node in side.plan.graph.nodes if node.op.tokens.state is not None}
+    yield from sorted({op.name for name, op in ops.items()} - {op.name for name, op in ops.items() if name in stated})
 
 
 def _overrides(variant: variant_schema.Variant) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from moeparity.bisection.data import ReportData
 from moeparity.bisection.run.data import Run
 from moeparity.output.blocks import Cell, Group, group, lines, names
-from moeparity.output.words import quantity
+from moeparity.output.words import enumerated, quantity
 
 
 def show(report: ReportData) -> Iterator[Group]:
@@ -35,9 +35,29 @@ def show_cost(report: ReportData) -> Iterator[Group]:
 
 def checkpoint(run: Run) -> str:
     """The checkpoint and the tokens of a run."""
+    scored = (
+        f"{run.scored_tokens} pairs"
+        if run.pairs
+        else f"sampled from the {run.sampled_from}, {run.scored_tokens} scored"
+    )
     return (
-        f"{run.checkpoint} ({run.model_type}), {run.sequences} x {run.tokens_per_sequence} tokens sampled from the "
-        f"{run.sampled_from}, {run.scored_tokens} scored" + (f", {run.pads} pads" if run.pads else "")
+        f"{run.checkpoint} ({run.model_type}{_packed(run)}){_beside(run)}, "
+        f"{run.sequences} x {run.tokens_per_sequence} tokens{',' if run.pairs else ''} {scored}"
+        + (f", {run.pads} pads" if run.pads else "")
+    )
+
+
+def _beside(run: Run) -> str:
+    return "" if run.adapter is None else f" with the adapter {run.adapter}"
+
+
+def _packed(run: Run) -> str:
+    """In which formats weights lie in the checkpoint, and what becomes of them."""
+    if not run.formats:
+        return ""
+    sides = " and ".join(f"the {side}'s" for side in run.of_codes)
+    return f"; {enumerated(run.formats)} weights multiplied out, " + (
+        f"but where codes are in {sides} GEMMs" if sides else "none of its codes in a GEMM"
     )
 
 

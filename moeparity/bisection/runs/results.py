@@ -30,11 +30,20 @@ def _absent(default: object) -> Callable[[Any], object]:
 LATER: dict[str, Callable[[Any], object]] = {
     **{f"Report.{each.name}": _absent(each.default) for each in fields(Report) if each.default is not MISSING},
     "Report.blame": blame_of_report,
+    "Metrics.outside_tokens": _absent(0),
+    "Metrics.unshared_tokens": _absent(0),
     "Root.local": _absent(math.nan),
     "Root.places": _absent(()),
+    "Run.formats": _absent(()),
+    "Run.of_codes": _absent(()),
+    "Run.pairs": _absent(False),
+    "Run.adapter": _absent(None),
     "Variant.gpu": _absent(None),
+    "Variant.plans": _absent(None),
+    "Variant.unstated": _absent(()),
     "PerToken.reference_logprob": lambda tokens: np.full_like(tokens.delta, np.nan),
     "PerToken.candidate_logprob": lambda tokens: np.full_like(tokens.delta, np.nan),
+    "PerToken.update_parts": _absent(None),
 }
 """How to make fields that runs of earlier versions lack. A section that they did not have yet is absent."""
 _CLASSES: dict[Kind, type[Result]] = {"bisect": Report, "sweep": Sweep, "flips": Flipped, "mine": Mined}

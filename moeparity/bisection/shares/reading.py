@@ -18,7 +18,7 @@ ROUNDING = 0.01
 """If at most this fraction of the KL is left in fp32, the difference is said to be the rounding of 16 bits."""
 
 NAMED = 3
-"""So many fixes are told in sentences."""
+"""This many fixes are told in sentences."""
 
 HELPED = 0.5
 """If at most this fraction of the KL is left in fp32, fp32 is said to help."""
@@ -138,7 +138,7 @@ def _falls(change: tuple[float, float], it: str, rest: str) -> str:
         return f"restoring {it} surely lowers the KL, to {rest}."
     if surely_above(change):
         return f"restoring {it} surely raises the KL, to {rest}."
-    return f"with {it} restored {rest} is left, which these sequences do not tell from all."
+    return f"with {it} restored {rest} is left, which these sequences do not distinguish from the whole."
 
 
 def _culprits(shares: Waterfall, total: Fraction) -> Iterator[str]:
@@ -214,7 +214,7 @@ def _strongest(interactions: Sequence[Interaction], total: Fraction) -> Iterator
     comparison = "more" if pair.in_reference > 0 else "less"
     yield (
         f"{pair.first} and {pair.second} interact: together they cost {abs(float(pair.in_reference / total)):.0%} of "
-        f"the KL {comparison} than each alone, added up."
+        f"the KL {comparison} than the sum of both alone."
     )
 
 

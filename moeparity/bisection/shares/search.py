@@ -25,7 +25,7 @@ from moeparity.plan.sides import CANDIDATE, REFERENCE, Side, bound_side
 from moeparity.plan.spec import variant_schema
 from moeparity.plan.toggles import Toggle, split
 from moeparity.progress import Callback
-from moeparity.search.fixes import Fixes, MayStay, fix_sets, keep
+from moeparity.search.fixes import Fixes, MayStay, fix_sets, may_stay
 from moeparity.search.interactions import Interaction, interactions
 from moeparity.search.judged_apart import Apart, judged_apart
 from moeparity.search.ledger import mixtures_needed
@@ -76,7 +76,7 @@ def _tree(whole: Sequence[Toggle], *, opened: bool) -> Cell:
 
 
 INTERACTING = 8
-"""At most so many toggles, those with the largest shares, are paired to look for interactions."""
+"""At most this many toggles, those with the largest shares, are paired to look for interactions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +148,7 @@ def shared_out(
         inside=_inside(shares, cells, natural, plan.recipe.mixtures, parts_apart),
         interactions=tuple(interactions(memo, _acting(shares), over_sequences)),
         fixes=fixes,
-        may_stay=keep(fixes, plan.recipe.costs or None),
+        may_stay=may_stay(fixes, plan.recipe.costs or None),
         in_fp32=_in_fp32(plan, progress) if _saturated(shares) else None,
         mixtures=natural.walked + routed.walked,
         passes=natural.passes + routed.passes,
@@ -239,7 +239,8 @@ def _rebound(plan: Plan, variant: variant_schema.Variant) -> Side:
     profile, count = load_profile(variant.profile, where), len(plan.tokens.input_ids)
     wide = variant.model_copy(update={"dtype": "fp32"})
     phases = plan.reference.plan.phases
-    return bound_side(plan.model.graph, wide, profile, plan.model.dtype, where, count, phases=phases)
+    versions = plan.recipe.earlier
+    return bound_side(plan.model.graph, wide, profile, plan.model.dtype, where, count, phases=phases, versions=versions)
 
 
 def _in_fp32(plan: Plan, progress: Callback | None) -> float | None:

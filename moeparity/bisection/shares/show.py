@@ -14,7 +14,7 @@ from moeparity.output.figures import Mark, Span, Strip, Strips, Whisker
 from moeparity.output.words import quantity
 
 MOST = 8
-"""So many fixes, and so many interactions, are shown; the JSON has all."""
+"""At most this many fixes, and as many interactions, are shown; the JSON has all."""
 _NONE = "No shares"
 _PERCENT = 100.0
 

@@ -22,7 +22,7 @@ from moeparity.plan.schedule.settings import NAMES
 from moeparity.plan.sides import CANDIDATE
 
 _NAMED = 4
-"""So many choices of the first root are shown besides its first; `--section starts` has all."""
+"""This many choices of the first root are shown besides its first; `--section starts` has all."""
 
 
 def recorded(records: Sequence[Record]) -> str:

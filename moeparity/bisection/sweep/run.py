@@ -27,11 +27,10 @@ def sweep(
 
     A key is a field of a side (`profile`, `dtype`, `micro_batch`, `placement.tensor`) or an address as in `set:`. It is
     the candidate's unless `reference.` or `both.` stands before it. Each point does what `moeparity.bisect` does
-    without
-    attribution: it runs both sides and nothing else, on a checkpoint that is opened once. A point that can't run keeps
-    its error and does not stop the others. run: a folder that keeps the points; a sweep that was killed goes on after
-    its last point. workers: a number of processes here, `ray`, `ray:auto` or `ray:HOST:PORT`, which compute points; no
-    result depends on them.
+    without attribution: it runs both sides and nothing else, on a checkpoint that is opened once. A point that can't
+    run keeps its error and does not stop the others. run: a folder that keeps the points; a sweep that was killed goes
+    on after its last point. workers: a number of processes here, `ray`, `ray:auto` or `ray:HOST:PORT`, which compute
+    points; no result depends on them.
 
     Raises MoeparityError for a key or a value that no recipe may have, for a checkpoint, a device or a folder that
     can't be used, and if all points are refused for the same reason.

@@ -34,7 +34,7 @@ from moeparity.output.status import STYLE, state_of, status, unit
 from moeparity.output.words import between, fitted, percent, quantity
 
 _SHORT = 18
-"""At most so many characters of a swept value stand under the axis."""
+"""At most this many characters of a swept value stand under the axis."""
 _CANNOT = "cannot run"
 
 

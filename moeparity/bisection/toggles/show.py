@@ -44,8 +44,8 @@ def _unsure(toggles: Sequence[ToggleResult]) -> Iterator[str]:
     unsure = [e for e in toggles if not e.had_no_effect and not {*NOT_KNOWN}.isdisjoint(e.evidence)]
     if unsure:
         yield (
-            f"This rests on values that nobody vouches for, {_labels(unsure)}: what follows holds of the values that "
-            "stand in the profiles, and of the engines only as far as these are right."
+            f"This rests on values that nobody vouches for, {_labels(unsure)}: what follows holds for the values that "
+            "stand in the profiles, and for the engines only as far as these are right."
         )
 
 
@@ -92,7 +92,7 @@ def _offset(pair: Offset) -> str:
     names = [name if nodes in name else f"{name} (at {nodes})" for name, nodes in sides]
     return (
         f"{enumerated(names)} offset each other: alone they cost KL {pair.first_alone:.2e} and {pair.second_alone:.2e} "
-        f"nats per token, together {pair.together:.2e}. Each hides the other: restoring one alone lays the other bare."
+        f"nats per token, together {pair.together:.2e}. Each hides the other: restoring one alone exposes the other."
     )
 
 
@@ -137,7 +137,7 @@ def _apart(toggle: ToggleResult, total: float) -> str:
     assert toggle.alone is not None
     assert toggle.restored is not None
     return (
-        f"{toggle.label} is as large and not one of them, being no rounding but another function: alone it costs "
+        f"{toggle.label} is as large but not one of them, since it computes another function: alone it costs "
         f"{toggle.alone.kl / total:.0%} of the whole divergence, and restoring it leaves "
         f"{toggle.restored.kl / total:.0%} of it."
     )

@@ -63,11 +63,12 @@ class Classes(SectionObserver):
         if view.node.name == self.output:
             tokens = self.input_ids[rows], self.loss_mask[rows]
             metrics = seen_metrics(view, REFERENCE, CANDIDATE, *tokens, self.sampled_from)
-            labels = self.labels[rows].cpu()[metrics.scored]
+            inside = metrics.scored & ~metrics.outside
+            labels = self.labels[rows].cpu()[inside]
             self.tokens += torch.bincount(labels, minlength=self.count)
-            self._add(self.k3, labels, metrics.k3[metrics.scored])
-            self._add(self.abs_delta, labels, metrics.delta.abs()[metrics.scored])
-        if view.node.op.routes and view.ran(REFERENCE, CANDIDATE):
+            self._add(self.k3, labels, metrics.k3[inside])
+            self._add(self.abs_delta, labels, metrics.delta.abs()[inside])
+        if view.node.op.role.routes and view.ran(REFERENCE, CANDIDATE):
             real = self.attention_mask[rows]
             _, flip_mask = flips(view.tensor(REFERENCE)[real], view.tensor(CANDIDATE)[real])
             labels = self.labels[rows][real].cpu()

@@ -96,7 +96,7 @@ def _kl(sums: SequenceSums) -> float:
 
 def _segments(graph: Graph, grafted: Grafted, whole: SequenceSums, roots: Sequence[Root]) -> Iterator[Segment]:
     """A segment up to each cut, and one after the last cut, which ends with the whole candidate."""
-    ends = [*grafted.cuts, (_behind(graph, grafted), whole)]
+    ends = [*grafted.cuts, (_after_last_cut(graph, grafted), whole)]
     segment_of = {node.name: segment.name for segment in graph.segments for node in segment.nodes}
     order = [segment.name for segment in graph.segments]
     before: SequenceSums | None = None
@@ -116,7 +116,7 @@ def _segments(graph: Graph, grafted: Grafted, whole: SequenceSums, roots: Sequen
         before = sums
 
 
-def _behind(graph: Graph, grafted: Grafted) -> str:
+def _after_last_cut(graph: Graph, grafted: Grafted) -> str:
     """The name of the segment after the last cut."""
     names = [segment.name for segment in graph.segments]
     last = grafted.cuts[-1][0].rpartition(" to ")[2] if grafted.cuts else None

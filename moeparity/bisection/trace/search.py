@@ -93,7 +93,7 @@ def _grafted(plan: Plan, own_cuts: Sequence[Cut]) -> list[Walker]:
 def _routed(plan: Plan) -> Iterator[Walker]:
     """Walkers of the reference with recorded routes, if every router's routes were recorded."""
     assert plan.recorded is not None, "asked of a trace only"
-    routers = [node for node in plan.model.graph.nodes if node.op.routes]
+    routers = [node for node in plan.model.graph.nodes if node.op.role.routes]
     if not routers or not all(value in plan.recorded.grafts for node in routers for value in node.values):
         return
     for choice in REPLAYED:

@@ -12,10 +12,10 @@ from moeparity.bisection.record.data import Record
 from moeparity.bisection.trace.data import Segment, Traced
 from moeparity.bisection.verdict.data import Metrics
 from moeparity.output.blocks import Cell, Group, Phrase, Styled, Table, bullets, columns, group, names, table, thinned
-from moeparity.output.words import enumerated, few, in_short, of_whole, quantity
+from moeparity.output.words import enumerated, few, of_whole, quantity, two_digits
 
 NAMED = 4
-"""At most so many names stand in a sentence."""
+"""At most this many names stand in a sentence."""
 _LEAST = 0.005
 
 
@@ -61,7 +61,7 @@ def _known_sentences(subtracted: Sequence[KnownDifference]) -> Iterator[str]:
     """What the good run differs in as much, the largest first."""
     by_size = sorted(subtracted, key=lambda difference: -difference.local)
     parts = [
-        f"{difference.node} ({in_short(difference.local)}, there {in_short(difference.baseline)})"
+        f"{difference.node} ({two_digits(difference.local)}, there {two_digits(difference.baseline)})"
         for difference in by_size
     ]
     if parts:
@@ -90,7 +90,7 @@ def _root_sentences(
     )
     for root in [root for root in roots if root.unshown][:NAMED]:
         few_names = few(list(root.unshown), NAMED)
-        yield f"{root.node} stands for {few_names} too, which the trace does not show: any of them may make it."
+        yield f"{root.node} stands for {few_names} too, which the trace does not show: any of them may be the cause."
     if traced.other_weights:
         yield (
             f"{len(traced.other_weights)} of {quantity(traced.weights, 'weight')} that the program read "
@@ -106,8 +106,8 @@ def _root_sentences(
 
 def _graft_sentences(traced: Traced, *, grafts: bool) -> Iterator[str]:
     yield (
-        "A trace has no choices: nothing can be tried on the program, so no choice, share or fix is named. What each "
-        "part of it makes is told by grafts alone." + ("" if grafts else " They were switched off (`grafts: false`).")
+        "A trace has no choices: nothing can be tried on the program, so no choice, share or fix is named. Only "
+        "grafts tell what each part of it makes." + ("" if grafts else " They were switched off (`grafts: false`).")
     )
     whole = traced.segments[-1].kl if traced.segments else 0.0
     if not whole > 0:
@@ -136,7 +136,7 @@ def makers_in_words(segments: Sequence[Segment], whole: float, most: int = NAMED
 
 
 def _segment(segment: Segment) -> str:
-    """Its name, such as `layers[1]`; of one that is no layer a name that is not read as a word."""
+    """The name of a segment, such as `layers[1]`; another name is marked, so that it is not read as a word."""
     return segment.name if segment.name.startswith("layers") else f"segment `{segment.name}`"
 
 
@@ -154,7 +154,7 @@ def _unseen(traced: Traced) -> Iterator[str]:
     if traced.others:
         yield (
             f"{quantity(traced.others, 'further forward')} of the program {'is' if traced.others == 1 else 'are'} left "
-            "out, being of other tokens or of the same ones again."
+            f"out, since {'it is' if traced.others == 1 else 'they are'} of other tokens, or of the same tokens again."
         )
     if not traced.whole:
         yield "The trace was cut: its program did not get to the end of its recording."
@@ -254,8 +254,8 @@ def _segments(traced: Traced) -> Table:
         for routes in traced.routes
     ]
     says = Styled(
-        "so far: KL(trial || reference), the trial being the reference that goes on from what was recorded behind this "
-        "segment, nats per token; made: that less the same of the segment before. own roots: nodes with other bits "
+        "so far: KL(trial || reference) in nats per token, where the trial is the reference continued from the values "
+        "recorded after this segment. made: this KL minus that of the segment before. own roots: nodes with other bits "
         "than the reference gives on the recorded inputs.",
         "dim",
     )

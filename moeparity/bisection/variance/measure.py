@@ -76,7 +76,7 @@ class Varying:
 
 
 @dataclass(slots=True, kw_only=True)
-class Behind:
+class AfterLayer:
     """What varies in one layer: the index of the first node that does, and how many tokens have other bits after the
     layer.
     """
@@ -87,12 +87,12 @@ class Behind:
 
 @dataclass(slots=True, kw_only=True)
 class Compared:
-    """What was seen of one pair. metrics: by wave, of the tokens that both compositions score. behind: by the last node
-    of each layer.
+    """What was seen of one pair. metrics: by wave, of the tokens that both compositions score. after_layers: by the
+    last node of each layer.
     """
 
     computed: Computed
-    behind: dict[str, Behind]
+    after_layers: dict[str, AfterLayer]
     varying: Varying | None = None
     metrics: list[TokenMetrics] = field(default_factory=list)
 
@@ -125,7 +125,8 @@ class Variance:
         }
         self.compared = {
             (a.name, b.name): Compared(
-                computed=computed[a.name] & computed[b.name], behind={last: Behind() for last in self._last.values()}
+                computed=computed[a.name] & computed[b.name],
+                after_layers={last: AfterLayer() for last in self._last.values()},
             )
             for a, b in self.pairs
         }
@@ -149,20 +150,20 @@ class Variance:
         """Note this node if it is the first that differs, in its layer or at all, and what varies after a layer."""
         earlier, place = compared.varying, self._places[view.node.name]
         last = self._last.get(view.node.name)
-        behind = None if last is None else compared.behind[last]
-        is_known_layer = behind is None or (behind.first is not None and behind.first <= place)
+        after_layers = None if last is None else compared.after_layers[last]
+        is_known_layer = after_layers is None or (after_layers.first is not None and after_layers.first <= place)
         if earlier is not None and earlier.place < place and is_known_layer and last != view.node.name:
             return
         if view.output_ids(first.name) == view.output_ids(second.name):
             return
         rows = slice(*view.wave)
-        counted = compared.computed.head if view.node.op.family == "head" else compared.computed.layers
+        counted = compared.computed.head if view.node.op.role.family == "head" else compared.computed.layers
         differing = other_values(view, first.name, second.name, counted[rows])
         if not bool(differing.any()):
             return
-        if behind is not None:
-            behind.first = place if behind.first is None else min(behind.first, place)
-            behind.tokens += int(differing.sum()) if last == view.node.name else 0
+        if after_layers is not None:
+            after_layers.first = place if after_layers.first is None else min(after_layers.first, place)
+            after_layers.tokens += int(differing.sum()) if last == view.node.name else 0
         if earlier is None or place <= earlier.place:
             self._note(view, (first, second), compared, differing)
 
@@ -198,13 +199,16 @@ def last_nodes(graph: Graph) -> Mapping[str, str]:
 
 def _rows(view: NodeView, walker: Walker, sequence: int, column: int) -> Rows:
     """The rows that an op gets together with one token."""
-    all_turns = view.grid.head_turns if view.node.op.family == "head" else view.grid.turns
+    all_turns = view.grid.head_turns if view.node.op.role.family == "head" else view.grid.turns
     place = sequence * view.grid.length + column
     turn = next(turn for turn in all_turns[walker.schedule][view.wave] if bool((turn.batch.index == place).any()))
-    if not view.node.op.history:
+    if not view.node.op.tokens.by_sequence:
         return _of(turn)
     replaced = walker.name in view.regions
-    varlen = not replaced and view.node.op.varlen(walker.plan.at(turn.sizes).active(view.node))
+    op = view.node.op
+    varlen = op.tokens.state is not None or (
+        not replaced and op.tokens.varlen(walker.plan.at(turn.sizes).active(view.node))
+    )
     return _attended(turn, place, varlen=varlen)
 
 
@@ -247,19 +251,19 @@ def _comparison(composition: Composition, pair: Compared, grid: TokenGrid, graph
 
 def _layers(pair: Compared, graph: Graph) -> Iterator[LayerVariance]:
     nodes = {node.name: node for node in graph.nodes}
-    for last, behind in pair.behind.items():
+    for last, after_layers in pair.after_layers.items():
         node = nodes[last]
-        computed = pair.computed.head if node.op.family == "head" else pair.computed.layers
+        computed = pair.computed.head if node.op.role.family == "head" else pair.computed.layers
         yield LayerVariance(
             name=last if node.layer is None else f"layers[{node.layer}]",
-            first_node="" if behind.first is None else graph.nodes[behind.first].name,
-            tokens=behind.tokens,
+            first_node="" if after_layers.first is None else graph.nodes[after_layers.first].name,
+            tokens=after_layers.tokens,
             computed=int(computed.sum()),
         )
 
 
 def _first_op(varying: Varying, pair: Compared, grid: TokenGrid) -> FirstOp:
-    computed = pair.computed.head if varying.node.op.family == "head" else pair.computed.layers
+    computed = pair.computed.head if varying.node.op.role.family == "head" else pair.computed.layers
     sequence, column = varying.token
     against, rows = varying.rows
     return FirstOp(
@@ -298,8 +302,10 @@ def _distance(metrics: Sequence[TokenMetrics]) -> Distance:
 
 
 def _scored(metrics: Sequence[TokenMetrics], values: Sequence[Tensor], *, finite: bool = True) -> Tensor:
-    """Values [B, T] of all waves at the scored tokens, fp64 [N]; only finite ones unless `finite` is False."""
-    masks = [each.scored & ~each.nonfinite if finite else each.scored for each in metrics]
+    """Values [B, T] of all waves at the scored tokens, fp64 [N]; unless `finite` is False, only finite ones, of
+    tokens that both sides keep.
+    """
+    masks = [each.scored & ~each.nonfinite & ~each.outside if finite else each.scored for each in metrics]
     return torch.cat([value[mask] for value, mask in zip(values, masks, strict=True)])
 
 

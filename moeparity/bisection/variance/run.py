@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from moeparity.bisection.degeneracy.measure import FlatLogits, degeneracy
+from moeparity.bisection.degeneracy.measure import degeneracy, flat_logits
 from moeparity.bisection.degeneracy.show import reasons
 from moeparity.bisection.options import Options
 from moeparity.bisection.plan import Plan
@@ -129,10 +129,10 @@ def _measured(plan: Plan, groups_of: GroupsOf, progress: Callback | None) -> Var
         for group in of_side
     }
     groups_of_walkers = tuple(walkers_of.values())
-    ids, real, scored = plan.tokens_on_device
+    ids, real, scored = plan.outcomes_on_device
     pairs = [(first, second) for first, *others in groups_of_walkers for second in others]
     observer = Variance(plan.model.graph, pairs, ids, scored, real)
-    flat = FlatLogits(plan.model.graph.scores, scored, tuple(first.name for first, *_ in groups_of_walkers))
+    flat = flat_logits(plan, tuple(first.name for first, *_ in groups_of_walkers))
     every = [walk for walks in groups_of_walkers for walk in walks]
     finished = plan.passes(progress).run(every, [observer, flat])
     sides = tuple(

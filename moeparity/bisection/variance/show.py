@@ -67,7 +67,7 @@ def _varies(side: SideVariance, whose: str) -> Iterator[str]:
     firsts = list(dict.fromkeys(first_op.node for _, first_op in varying))
     yield (
         f"In {whose} {len(varying)} of {quantity(len(side.comparisons), 'composition')} "
-        f"{'gives' if len(varying) == 1 else 'give'} some tokens other bits than the one they are held against, "
+        f"{'gives' if len(varying) == 1 else 'give'} some tokens other bits than the one they are compared with, "
         f"first at {enumerated(firsts)}. {_clause(side)}."
     )
     comparison, _ = worst(varying)
@@ -149,8 +149,8 @@ def _blocks(report: VarianceReport) -> Iterator[Block]:
         yield group(title(side, of), _picture(f"group{number}", of), *_of_group(of))
     if any(side.varies for side in report.sides):
         yield notes(
-            "ratio: exp(current - previous) of the scored tokens, in fp64; previous is the composition that is held "
-            "against.",
+            "ratio: exp(current - previous) of the scored tokens, in fp64; previous is the composition that the "
+            "others are compared with.",
             "k3 and |delta|, the distance of both log-probabilities, in nats per token. rows: sequences x tokens of "
             "the op.",
         )
@@ -210,12 +210,12 @@ def _picture(name: str, of: GroupVariance) -> Series | None:
         return None
     stages = [layer.name for layer in of.comparisons[0].layers]
     return Series(
-        title="Tokens with other bits behind each layer",
+        title="Tokens with other bits after each layer",
         name=name,
-        label="Tokens with other bits behind each layer, by composition",
+        label="Tokens with other bits after each layer, by composition",
         x=range(len(stages)),
         ticks=[stage.removeprefix("layers[").removesuffix("]") for stage in stages],
-        x_label="behind layer",
+        x_label="layer",
         y_label="fraction of tokens",
         lines=[
             Line(label=comparison.composition, values=[layer.part for layer in comparison.layers])
@@ -229,6 +229,6 @@ def _picture(name: str, of: GroupVariance) -> Series | None:
 def _words(comparisons: Sequence[Comparison], place: int) -> Iterator[str]:
     for comparison in comparisons:
         layer = comparison.layers[place]
-        extent = f"{percent(layer.part)} of tokens" if layer.tokens else "every token has equal bits behind it"
+        extent = f"{percent(layer.part)} of tokens" if layer.tokens else "every token has equal bits after it"
         first = f", first at {layer.first_node}" if layer.first_node else ""
         yield f"{comparison.composition}: {extent}{first}"

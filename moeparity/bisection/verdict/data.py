@@ -13,6 +13,9 @@ class Metrics:
 
     kl, kl_reverse: full-vocabulary KL(candidate || reference) and KL(reference || candidate). unequal_tokens: scored
     tokens whose values differ in any bit. nonfinite_tokens: those with a NaN or an infinity on either side.
+    outside_tokens: scored tokens that a side leaves out of what it samples from, so that their log-probability is -inf;
+    they are in none of the numbers of sampled tokens. unshared_tokens: scored tokens at which the candidate keeps
+    tokens that the reference leaves out; there the KL, which is infinite, is summed over the tokens that both keep.
     """
 
     k1: float
@@ -25,6 +28,8 @@ class Metrics:
     top1_agreement: float
     nonfinite_tokens: int
     unequal_tokens: int
+    outside_tokens: int = 0
+    unshared_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

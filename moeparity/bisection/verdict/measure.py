@@ -24,6 +24,8 @@ def measure(of: Context) -> Verdicts:
     other_record = of.get(OtherRecord)
     verdict = beside_record(own_verdict, of[Recording].record)
     verdict = verdict if other_record is None else beside_record(verdict, other_record.record)
+    if of.plan.model.graph.pairs:
+        verdict = replace(verdict, reduce="pair")
     return Verdicts(verdict=verdict, metrics=_metrics(of.observed.logits.sums(CANDIDATE)))
 
 
@@ -41,7 +43,7 @@ def _of_whole_trace(verdict: Verdict, plan: Plan) -> Verdict:
     if plan.recorded is None:
         return verdict
     if plan.model.graph.output not in plan.recorded.grafts:
-        reason = "no logits were recorded, so these are the reference's own of what was recorded before them"
+        reason = "no logits were recorded, so these are what the reference's head makes of the recorded values"
         return replace(verdict, status="inconclusive", reason=reason)
     if plan.recorded.whole or verdict.status != "pass":
         return verdict
@@ -66,7 +68,7 @@ def beside_record(verdict: Verdict, record: Record) -> Verdict:
             of_record=True,
         )
     if record.contradicts and verdict.status == "pass":
-        reason = f"the {record.side} does not reproduce the record, so it is two simulations that agree"
+        reason = f"the {record.side} does not reproduce the record, so only two simulations agree"
         return replace(verdict, status="inconclusive", reason=f"{reason}: {verdict.reason}", of_record=True)
     return verdict
 
@@ -83,6 +85,8 @@ def _metrics(sums: SequenceSums) -> Metrics:
         top1_agreement=sums.mean("top1"),
         nonfinite_tokens=int(sums.nonfinite.sum()),
         unequal_tokens=int(sums.unequal.sum()),
+        outside_tokens=int(sums.outside.sum()),
+        unshared_tokens=int(sums.unshared.sum()),
     )
 
 

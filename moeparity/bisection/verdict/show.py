@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from moeparity.bisection.data import ReportData
 from moeparity.metrics.gating import gated_name
 from moeparity.output.blocks import Group, Phrase, Styled, group, lines
-from moeparity.output.words import percent
+from moeparity.output.words import percent, quantity
 
 
 def show(report: ReportData) -> Iterator[Group]:
@@ -35,4 +35,17 @@ def show(report: ReportData) -> Iterator[Group]:
         )
     if metrics.nonfinite_tokens:
         sentences.append(Styled(f"{metrics.nonfinite_tokens} tokens have NaN or infinite logits", "bold red"))
+    if metrics.outside_tokens:
+        sentences.append(
+            Styled(
+                f"{quantity(metrics.outside_tokens, 'sampled token')} outside the kept set: log-probability -inf, "
+                "in no k1, k2, k3 and delta (docs/log-probs.md)",
+                "bold red",
+            )
+        )
+    if metrics.unshared_tokens:
+        sentences.append(
+            f"KL(candidate || reference) is infinite at {quantity(metrics.unshared_tokens, 'scored token')}, where the "
+            "candidate keeps tokens that the reference leaves out; there it is summed over those that both keep"
+        )
     yield group("Metrics", lines(*sentences))

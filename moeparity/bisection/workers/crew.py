@@ -21,7 +21,7 @@ from moeparity.errors import MoeparityError, counted
 from moeparity.progress import Callback, Progress
 
 LOSSES = 3
-"""A piece that has lost so many workers is given up: most likely the piece itself ends them."""
+"""A piece that has lost this many workers is given up: most likely the piece itself ends them."""
 _log = logging.getLogger("moeparity")
 
 

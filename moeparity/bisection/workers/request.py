@@ -22,8 +22,8 @@ _RAY = re.compile(r"ray(?::(auto|[^:/\s]+:\d{1,5}))?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Who is to compute. count: so many processes on this machine; None: ray, on the cluster at `address`, or without
-    one on a cluster of its own here.
+    """Who is to compute. count: the number of processes on this machine; None: ray, on the cluster at `address`, or
+    without one on a cluster of its own here.
     """
 
     count: int | None

@@ -23,8 +23,9 @@ from moeparity.plan.toggles import Toggle, split
 from moeparity.progress import Callback
 
 MOST = 32
-"""A pass has at most so many shards. Each reads all weights, and the more there are, the less a lost worker loses. It
-depends on nothing in which another command on the same plan could differ, so that this command can use kept shards.
+"""A pass has at most this many shards. Each reads all weights, and the more there are, the less a lost worker loses.
+The number depends on nothing in which another command on the same plan could differ, so that its kept shards can be
+used.
 """
 SHARD = "{}.sequences-"
 """How the names of a pass's kept shards begin."""
@@ -47,7 +48,7 @@ class Shard:
 def shards_of(observation: Observation) -> tuple[Shard, ...]:
     """The shards of a pass: at most `MOST`, of about equally many sequences as far as the waves allow."""
     sequences, length = observation.plan.tokens.input_ids.shape
-    waves = Grid(sequences, length, dict.fromkeys(walk.schedule for walk in observation.walkers)).waves
+    waves = Grid.of(observation.walkers, sequences, length).waves
     count = min(MOST, len(waves))
     edges = [len(waves) * number // count for number in range(count + 1)]
     return tuple(Shard(first, last, waves[first][0], waves[last - 1][1]) for first, last in pairwise(edges))

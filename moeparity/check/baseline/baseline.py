@@ -49,7 +49,7 @@ class Baseline:
         gone = self.gone()
         if gone and not self.update:
             raise MoeparityError(
-                f"{Where(self.path)}: the baseline holds {few(gone, 3)}, and there is no such file. Was it renamed or "
+                f"{Where(self.path)}: the lock holds {few(gone, 3)}, and there is no such file. Was it renamed or "
                 "removed? `--update` takes it out."
             )
 
@@ -57,8 +57,7 @@ class Baseline:
         """Raise MoeparityError for a recipe without an entry, unless the lock is to be written anew."""
         if self.key(recipe) not in self.lock.recipes and not self.update:
             raise MoeparityError(
-                f"{Where(recipe)}: the baseline {Where(self.path)} has nothing of {self.key(recipe)}. `--update` adds "
-                "it."
+                f"{Where(recipe)}: the lock {Where(self.path)} has nothing of {self.key(recipe)}. `--update` adds it."
             )
 
     def findings(self, recipe: Path, present: PresentRun) -> list[Finding]:

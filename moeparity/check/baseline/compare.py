@@ -20,7 +20,7 @@ BITS = f"{KEPT} bits"
 _PARTS = ", "
 """Separates instruction set, torch, threads and device in the key of a machine."""
 _MOST = 3
-"""A line names at most so many nodes."""
+"""A line names at most this many nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class PresentRun:
     """A run to be compared with an entry.
 
     entry: its own entry. measured: values of metrics. machine: the key of this machine. origins: by side, then (node,
-    choice), where the choice was set. unsteady: a user's function that is not deterministic, "" if there is none.
+    choice), where the choice was set. unsteady: the user's function that is not deterministic; "" if there is none.
     """
 
     entry: Entry

@@ -18,7 +18,7 @@ from moeparity.plan.choices import Choice, choices
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 
 ROOM = 2
-"""A first budget is so many times the metric's value, since other processors give other digits."""
+"""The first budget is this many times the metric's value, since other processors give other digits."""
 
 CONFIG = "config.json"
 FLIPPED = "flipped_tokens"

@@ -95,10 +95,10 @@ def read(path: Path) -> Lock:
         text = paths.contents(path, "baseline").decode()
     except OSError as error:
         raise MoeparityError(
-            f"{Where(path)}: the baseline cannot be read: {error.strerror}. Is it in git? `--update` writes a new one."
+            f"{Where(path)}: the lock cannot be read: {error.strerror}. Is it in git? `--update` writes a new one."
         ) from None
     except ValueError:
-        raise MoeparityError(f"{Where(path)}: the baseline is no UTF-8 text. {_ANEW}.") from None
+        raise MoeparityError(f"{Where(path)}: the lock is no UTF-8 text. {_ANEW}.") from None
     fields = _fields(text, path)
     _refuse_version(fields.pop("schema", None), path)
     try:
@@ -107,7 +107,7 @@ def read(path: Path) -> Lock:
         first = error.errors()[0]
         at = " > ".join(str(part) for part in first["loc"])
         raise MoeparityError(
-            f"{Where(path)}: the baseline is not as it was written: {at}: {first['msg']}. {_ANEW}."
+            f"{Where(path)}: the lock is not as it was written: {at}: {first['msg']}. {_ANEW}."
         ) from None
 
 
@@ -116,20 +116,20 @@ def _fields(text: str, path: Path) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
         if twice is not None:
-            raise MoeparityError(f"{Where(path)}: the baseline has {twice!r} twice. {_ANEW}.")
+            raise MoeparityError(f"{Where(path)}: the lock has {twice!r} twice. {_ANEW}.")
         return dict(pairs)
 
     try:
         fields = json.loads(text, object_pairs_hook=once)
     except json.JSONDecodeError as error:
         raise MoeparityError(
-            f"{Where(path, error.lineno)}: the baseline is no JSON: {error.msg}. It is cut off, or a merge left "
+            f"{Where(path, error.lineno)}: the lock is no JSON: {error.msg}. It is cut off, or a merge left "
             f"its marks. {_ANEW}."
         ) from None
     except (ValueError, RecursionError):
-        raise MoeparityError(f"{Where(path)}: the baseline is no JSON that can be read. {_ANEW}.") from None
+        raise MoeparityError(f"{Where(path)}: the lock is no JSON that can be read. {_ANEW}.") from None
     if not isinstance(fields, dict):
-        raise MoeparityError(f"{Where(path)}: the baseline is {shown(fields)}, expected an object. {_ANEW}.")
+        raise MoeparityError(f"{Where(path)}: the lock is {shown(fields)}, expected an object. {_ANEW}.")
     return fields
 
 
@@ -138,11 +138,11 @@ def _refuse_version(schema: object, path: Path) -> None:
         return
     family, _, number = str(schema).partition("/")
     if family != FAMILY or not number.isdigit():
-        raise MoeparityError(f"{Where(path)}: no baseline: its schema is {shown(schema)}, expected {SCHEMA!r}.")
+        raise MoeparityError(f"{Where(path)}: no lock: its schema is {shown(schema)}, expected {SCHEMA!r}.")
     newer = int(number) > VERSION
     advice = "Upgrade moeparity" if newer else _ANEW
     raise MoeparityError(
-        f"{Where(path)}: the baseline is of {schema}, a {'newer' if newer else 'past'} moeparity's; this one reads "
+        f"{Where(path)}: the lock is of {schema}, a {'newer' if newer else 'past'} moeparity's; this one reads "
         f"{SCHEMA}. {advice}."
     )
 

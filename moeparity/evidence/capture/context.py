@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -89,7 +89,9 @@ class Capture:
         self._background = Background(self._recorder)
         self._served = Served(self._recorder, self._places)
         self._handles: list[Any] = []
-        self._process, self._thread = os.getpid(), 0
+        self._process = os.getpid()
+        self._thread: int | None = None
+        self._of_thread = threading.local()
 
     def __enter__(self) -> Self:
         self.start()
@@ -121,25 +123,21 @@ class Capture:
         ]
         vllm.watch(self._served)
         self._background.start()
-        self._thread = threading.get_ident()
         if self._mode is not None:
-            if threading.current_thread() is not threading.main_thread():
-                self._recorder.note("the capture began in another thread than the main one: ops of that thread alone")
             self._mode.collectives.start()
             self._mode.__enter__()  # type: ignore[no-untyped-call]
+            self._thread = threading.get_ident()
+            if threading.current_thread() is not threading.main_thread():
+                self._recorder.note("the capture began in another thread than the main one: ops of that thread alone")
+                self._of_thread.end = _AtEnd(self._leave)
 
     def stop(self, *, whole: bool = True) -> None:
-        """End the recording; `whole`: whether the program got to its end. Nothing in a forked process.
-
-        A program may import torch in a thread of its own: at its end, another thread than the one that records calls
-        this, and torch's stack of modes, which each thread has for itself, is left as it is.
-        """
+        """End the recording; `whole`: whether the program got to its end. Nothing in a forked process."""
         if os.getpid() != self._process:
             return
         try:
             if self._mode is not None:
-                if threading.get_ident() == self._thread:
-                    self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+                self._leave()
                 self._mode.collectives.stop()
             self._modules.stop()
             for handle in self._handles:
@@ -155,6 +153,16 @@ class Capture:
                 sys.stderr.write(f"moeparity capture: {ELSEWHERE}\n")
         finally:
             _active.remove(self)
+
+    def _leave(self) -> None:
+        """Take the mode from torch's stack of modes in the thread that has it, nothing in another.
+
+        A program may import torch in a thread of its own, which ends before the program does. Left there, the mode is
+        freed by C++ once Python has forgotten the thread, and where Python is ending just then, that ends in abort().
+        """
+        if self._mode is not None and threading.get_ident() == self._thread:
+            self._thread = None
+            self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def fork(self) -> None:
         """In a forked process: it records nothing, since the trace is its parent's."""
@@ -221,6 +229,16 @@ class Capture:
         if head.rank != rank:
             writer.note(f"this process was in no group of ranks: {head.rank} is only the order in which it came")
         return writer
+
+
+class _AtEnd:
+    """Calls a function when the thread that has this in a `threading.local` ends, in that thread."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+
+    def __del__(self) -> None:
+        self._call()
 
 
 _active: list[Capture] = []

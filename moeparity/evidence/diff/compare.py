@@ -8,10 +8,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from moeparity.evidence.alignment.rows import token_of_rows
 from moeparity.evidence.diff.key_columns import KeyColumns, Part, Rows
 from moeparity.evidence.diff.pass_pairs import RunPair
 from moeparity.evidence.diff.side import Side
-from moeparity.evidence.diff.token_rows import token_of_rows
 from moeparity.evidence.trace.digest import row_digests
 from moeparity.evidence.trace.records import DIGEST, Value
 
@@ -225,7 +225,7 @@ class Comparer:
         if ours != theirs:
             return in_shapes(value_a, value_b) + ("" if weights else ", and no ids of tokens to go by")
         tokens = self.pair.a.tokens
-        of_row = None if weights or tokens is None else token_of_rows(value_a.shape, tokens.grid, tokens.ends)
+        of_row = None if weights or tokens is None else token_of_rows(value_a.shape, tokens)
         if tokens is None or of_row is None:
             return rows, rows, None
         return rows, rows, torch.where(tokens.real()[of_row], of_row, -1)
@@ -247,10 +247,7 @@ class Comparer:
         assert shared is not None
         assert ours is not None
         assert theirs is not None
-        rows = (
-            token_of_rows(value_a.shape, ours.grid, ours.ends),
-            token_of_rows(value_b.shape, theirs.grid, theirs.ends),
-        )
+        rows = token_of_rows(value_a.shape, ours), token_of_rows(value_b.shape, theirs)
         if rows[0] is None or rows[1] is None:
             return "rows that are of no one token"
         shown = torch.isin(shared.a, rows[0]) & torch.isin(shared.b, rows[1])

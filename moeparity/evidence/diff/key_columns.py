@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from moeparity.evidence.diff.token_rows import Tokens
+from moeparity.evidence.alignment.tokens import Tokens
 from moeparity.numerics.bits import int_view
 
 Rows = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -71,23 +71,19 @@ class KeyColumns:
             x, y = (value.movedim(axis, -1) for value in values)
             readings.append(self.of_keys((x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1]))))
         if axes[0] == -1 and places is not None:
-            readings.append(self.of_tokens(*_rows_of(values, places)))
+            readings.append(self.of_tokens(values, places))
         best = min((reading for reading in readings if reading), key=lambda reading: reading.differing, default=None)
         # Rows of no one token may have as many columns as there are keys by chance: then only equal bits say something.
         return None if best is None or (len(readings) == len(axes) and best.differing) else best
 
-    def of_tokens(self, rows: tuple[Tensor, Tensor], tokens: tuple[Tensor, Tensor]) -> KeyRows | None:
-        """Rows that are each of one token, such as scores: `rows` [rows, keys] of each side, and the places of their
-        tokens, int64 [rows]. None if a token is of no sequence whose keys are known.
+    def of_tokens(self, values: tuple[Tensor, Tensor], places: Rows) -> KeyRows | None:
+        """Values whose rows are each of one token, such as scores. None if a token is of no sequence whose keys are
+        known.
         """
-        numbers = _sequence_of_places(self.a)[tokens[0]], _sequence_of_places(self.b)[tokens[1]]
-
-        def differs(first: int, second: int) -> tuple[Tensor, Tensor]:
-            chosen = ((numbers[0] == first) & (numbers[1] == second)).nonzero().squeeze(-1)
-            marks = self._common(first, second, *(x[chosen] for x in rows)).any(-1)
-            return marks, tokens[0][chosen][marks]
-
-        return self._compared(_pairs(*numbers), differs)
+        return _together(
+            None if columns is None else (marks, places[2][chosen][marks])
+            for chosen, columns, marks in self._by_sequences(values, places)
+        )
 
     def differing(self, values: tuple[Tensor, Tensor], places: Rows) -> tuple[Part, Part] | None:
         """Of the rows of tokens those that differ of the two sequences of which most do, in the columns of their keys;
@@ -95,17 +91,27 @@ class KeyColumns:
         """
         if -1 not in self.axes((values[0].shape, values[1].shape)):
             return None
-        rows, tokens = _rows_of(values, places)
-        numbers = _sequence_of_places(self.a)[tokens[0]], _sequence_of_places(self.b)[tokens[1]]
-        parts: list[tuple[Part, Part]] = []
-        for first, second in _pairs(*numbers):
-            columns = self._columns(first, second, (rows[0].shape[-1], rows[1].shape[-1]))
-            if columns is not None:
-                chosen = ((numbers[0] == first) & (numbers[1] == second)).nonzero().squeeze(-1)
-                marks = _unequal(*(x[chosen][:, at] for x, at in zip(rows, columns, strict=True))).any(-1)
-                of_both = (Part(at[chosen[marks]], of) for at, of in zip(places[:2], columns, strict=True))
-                parts.append((next(of_both), next(of_both)))
+        parts = [
+            (Part(places[0][chosen[marks]], columns[0]), Part(places[1][chosen[marks]], columns[1]))
+            for chosen, columns, marks in self._by_sequences(values, places)
+            if columns is not None
+        ]
         return max((part for part in parts if len(part[0].rows)), key=lambda part: len(part[0].rows), default=None)
+
+    def _by_sequences(
+        self, values: tuple[Tensor, Tensor], places: Rows
+    ) -> Iterator[tuple[Tensor, tuple[Tensor, Tensor] | None, Tensor]]:
+        """Of each two sequences: which of the rows of tokens are theirs, the columns of their keys (None where these
+        are not known), and which of the rows differ there.
+        """
+        numbers = self.a.numbers()[places[2]], self.b.numbers()[places[3]]
+        rows = [value.reshape(-1, value.shape[-1])[at] for value, at in zip(values, places[:2], strict=True)]
+        for first, second in _pairs(*numbers):
+            chosen = ((numbers[0] == first) & (numbers[1] == second)).nonzero().squeeze(-1)
+            columns = self._columns(first, second, (rows[0].shape[-1], rows[1].shape[-1]))
+            ours, theirs = (x[chosen] for x in rows)
+            marks = chosen.bool() if columns is None else _unequal(ours[:, columns[0]], theirs[:, columns[1]]).any(-1)
+            yield chosen, columns, marks
 
     def of_keys(self, rows: tuple[Tensor, Tensor]) -> KeyRows | None:
         """Rows that are each of one channel, such as those of transposed keys [sequences, ..., channels, keys], as
@@ -115,26 +121,23 @@ class KeyColumns:
         if counts[0] != counts[1] or not counts[0].is_integer():
             return None
         blocks = [x.reshape(side.grid[0], -1, x.shape[-1]) for x, side in zip(rows, (self.a, self.b), strict=True)]
+        return _together(self._channels(blocks))
 
-        def differs(first: int, second: int) -> tuple[Tensor, Tensor]:
+    def _channels(self, blocks: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor] | None]:
+        """Of each two sequences, which channels differ, and the places in A of the tokens in which they do."""
+        for first, second in _pairs(self.a.numbers()[self.shared[0]], self.b.numbers()[self.shared[1]]):
+            columns = self._columns(first, second, (blocks[0].shape[-1], blocks[1].shape[-1]))
+            if columns is None:
+                yield None
+                continue
             ours, theirs = (
-                block[side.sequences[n].places[0] // side.grid[-1]]
-                for block, side, n in zip(blocks, (self.a, self.b), (first, second), strict=True)
+                block[side.rows[n]][:, at]
+                for block, side, n, at in zip(blocks, (self.a, self.b), (first, second), columns, strict=True)
             )
-            values = self._common(first, second, ours, theirs)
-            sequence = self.a.sequences[first]
+            values, sequence = _unequal(ours, theirs), self.a.sequences[first]
             numbers = values.any(0).nonzero().squeeze(-1) - sequence.start
             in_pass = (numbers >= 0) & (numbers < len(sequence.places))
-            return values.any(-1), torch.tensor(sequence.places)[numbers[in_pass]]
-
-        first, second = self.shared
-        return self._compared(_pairs(_sequence_of_places(self.a)[first], _sequence_of_places(self.b)[second]), differs)
-
-    def _common(self, first: int, second: int, ours: Tensor, theirs: Tensor) -> Tensor:
-        """Where rows of two sequences differ in the keys that both have, bool [rows, keys]."""
-        columns = self._columns(first, second, (ours.shape[-1], theirs.shape[-1]))
-        assert columns is not None, "sequences without known keys are not compared"
-        return _unequal(ours[:, columns[0]], theirs[:, columns[1]])
+            yield values.any(-1), torch.tensor(sequence.places)[numbers[in_pass]]
 
     def _columns(self, first: int, second: int, widths: tuple[int, int]) -> tuple[Tensor, Tensor] | None:
         """The columns of the keys that two sequences share, and of a sink behind, int64 [keys] each; None where the
@@ -149,25 +152,16 @@ class KeyColumns:
         left, right = ([*each[: min(map(len, keys))], *behind] for each, behind in zip(keys, sinks, strict=True))
         return torch.tensor(left), torch.tensor(right)
 
-    def _compared(
-        self, pairs: Iterator[tuple[int, int]], differs: Callable[[int, int], tuple[Tensor, Tensor]]
-    ) -> KeyRows | None:
-        """All pairs of sequences together; `differs` says which rows of a pair differ, and in which tokens."""
-        rows, differing, tokens = 0, 0, set[int]()
-        for first, second in pairs:
-            if min(first, second) < 0 or not self.a.sequences[first].keys or not self.b.sequences[second].keys:
-                return None
-            marks, places = differs(first, second)
-            rows, differing = rows + len(marks), differing + int(marks.sum())
-            tokens |= set(places.tolist())
-        return KeyRows(rows, differing, tuple(sorted(tokens)))
 
-
-def _rows_of(values: tuple[Tensor, Tensor], places: Rows) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Of both values the rows of tokens that they share, [rows, keys], and the places of these tokens."""
-    left, right, *tokens = places
-    ours, theirs = (value.reshape(-1, value.shape[-1]) for value in values)
-    return (ours[left], theirs[right]), (tokens[0], tokens[1])
+def _together(pairs: Iterable[tuple[Tensor, Tensor] | None]) -> KeyRows | None:
+    """All pairs of sequences together: which rows of each differ, and in which tokens; None where one is not known."""
+    rows, differing, tokens = 0, 0, set[int]()
+    for pair in pairs:
+        if pair is None:
+            return None
+        rows, differing = rows + len(pair[0]), differing + int(pair[0].sum())
+        tokens |= set(pair[1].tolist())
+    return KeyRows(rows, differing, tuple(sorted(tokens)))
 
 
 def _unequal(ours: Tensor, theirs: Tensor) -> Tensor:
@@ -182,11 +176,3 @@ def equal_keys(ours: Tokens, theirs: Tokens) -> bool:
 
 def _pairs(first: Tensor, second: Tensor) -> Iterator[tuple[int, int]]:
     yield from map(tuple, torch.stack((first, second), -1).unique(dim=0).tolist())  # type: ignore[no-untyped-call]
-
-
-def _sequence_of_places(tokens: Tokens) -> Tensor:
-    """The number of the sequence at each place, int64 [places]; -1 for padding."""
-    numbers = torch.full((tokens.count,), -1, dtype=torch.long)
-    for number, sequence in enumerate(tokens.sequences):
-        numbers[list(sequence.places)] = number
-    return numbers

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from moeparity.documents.checked import read
 from moeparity.errors import TraceError, Where
+from moeparity.evidence.alignment.tokens import Tokens, stated
 from moeparity.evidence.diff.joined_ranks import Joined
 from moeparity.evidence.diff.own_experts import gathered
 from moeparity.evidence.diff.side import Side, side_of
-from moeparity.evidence.diff.token_rows import Tokens, stated
 from moeparity.evidence.trace.reader import Contents, Trace
-from moeparity.plan.spec import reader
 from moeparity.plan.spec.layout_schema import LayoutFile, SideRules
 
 
@@ -38,7 +38,7 @@ class Sides:
 
 def read_layout(path: Path) -> Layout:
     """A layout file. Raises SpecError."""
-    file = reader.read(path, LayoutFile)
+    file = read(path, LayoutFile)
     return Layout(file.a, file.b)
 
 

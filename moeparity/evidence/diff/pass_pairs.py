@@ -9,9 +9,10 @@ from itertools import groupby
 
 from torch import Tensor
 
+from moeparity.evidence.alignment.tokens import Tokens
 from moeparity.evidence.diff.shared_tokens import Shared, matched
 from moeparity.evidence.diff.side import Side
-from moeparity.evidence.diff.token_rows import Tokens, tokens_of
+from moeparity.evidence.maps.forwards import passes, tokens_of
 from moeparity.evidence.trace.records import Call
 
 _NO_TOKENS = "passes over other shapes, and whole ids of tokens were not kept to tell which row is of which"
@@ -21,7 +22,9 @@ _ORDER = ("forward", "backward", "optimizer")
 
 @dataclass(frozen=True)
 class Run:
-    """The calls of one pass through the model: `index` counts the passes of its step and phase."""
+    """The calls of one pass through the model: `index` counts the passes of its step and phase. `ids`: those of a
+    forward pass, with padding, as far as they were recorded whole.
+    """
 
     side: Side
     step: int
@@ -29,10 +32,11 @@ class Run:
     index: int
     calls: tuple[Call, ...]
     tokens: Tokens | None
+    ids: Tensor | None = None
 
     def first_inputs(self) -> tuple[int, ...]:
         """What the outermost module was given first; where none was recorded, what the first op reads."""
-        first = _top(self.calls, self.side) or min(self.calls, key=lambda call: call.id)
+        first = min(self.calls, key=lambda call: (call.level != "module", call.id))
         return tuple(number for slot, number in first.inputs.items() if "." not in slot)[:1]
 
     @property
@@ -64,19 +68,15 @@ class RunPair:
 
 
 def runs_of(side: Side, stated: Tokens | None = None) -> tuple[Run, ...]:
-    """The passes of a side. A forward pass begins where the module that was called first is called again.
-
-    `stated` are the tokens of every forward pass, if a layout says them.
-    """
-    ordered = sorted(side.calls, key=lambda call: call.id)
+    """The passes of a side. `stated` are the tokens of every forward pass, if a layout says them."""
     runs: list[Run] = []
-    for (step, _, phase), group in groupby(sorted(ordered, key=_step_and_phase), _step_and_phase):
-        for index, calls in enumerate(_passes(list(group), side) if phase == "forward" else [list(group)]):
-            tokens = None
-            if phase == "forward":
-                tokens = stated or tokens_of(side, calls, _top(calls, side))
-            returned = tuple(sorted(calls, key=side.returned))
-            runs.append(Run(side, step, phase, index, returned, tokens))
+    for (step, _, phase), group in groupby(sorted(side.calls, key=_step_and_phase), _step_and_phase):
+        calls = list(group)
+        for index, of_pass in enumerate(passes(calls, side.module_map) if phase == "forward" else [calls]):
+            inputs = tokens_of(of_pass, side.module_map, side.contents, side.tensor) if phase == "forward" else None
+            tokens = stated if phase == "forward" and stated else None if inputs is None else inputs.tokens
+            returned = tuple(sorted(of_pass, key=side.returned))
+            runs.append(Run(side, step, phase, index, returned, tokens, None if inputs is None else inputs.ids))
     return tuple(runs)
 
 
@@ -127,6 +127,22 @@ def unmatched_tokens(runs: Iterable[Run], shared: Iterable[tuple[Run, Tensor]]) 
     return sum(int(tokens.real().sum()) - len(matched_places.get(number, ())) for number, tokens in of_passes)
 
 
+def otherwise_masked(ours: Iterable[Run], theirs: Iterable[Run]) -> tuple[int, int]:
+    """How many places of forward passes with the same ids are padding in B alone, and in A alone."""
+    partners = {(run.step, run.index): run for run in theirs if run.tokens is not None}
+    alone = [0, 0]
+    for run in ours:
+        partner = partners.get((run.step, run.index))
+        if run.tokens is None or partner is None or run.ids is None or partner.ids is None:
+            continue
+        assert partner.tokens is not None
+        if run.ids.shape == partner.ids.shape and run.ids.equal(partner.ids):
+            read = run.tokens.real(), partner.tokens.real()
+            alone[0] += int((read[0] & ~read[1]).sum())
+            alone[1] += int((read[1] & ~read[0]).sum())
+    return alone[0], alone[1]
+
+
 def _as_they_lie(a: Run, b: Run) -> RunPair:
     """Rows that lie at one place are of one token only where both passes were given as many."""
     shapes = [[tuple(run.side.value(number).shape) for number in run.first_inputs()] for run in (a, b)]
@@ -137,24 +153,3 @@ def _as_they_lie(a: Run, b: Run) -> RunPair:
 def _step_and_phase(call: Call) -> tuple[int, int, str]:
     """Steps in their order, and the phases of each."""
     return call.step, _ORDER.index(call.phase) if call.phase in _ORDER else len(_ORDER), call.phase
-
-
-def _passes(calls: list[Call], side: Side) -> Iterator[list[Call]]:
-    """The calls of each forward pass, in the order in which they were entered."""
-    tops = [call for call in calls if call.level == "module" and call.inside not in side.by_id]
-    starts = {call.id for call in tops if (call.path, call.name) == (tops[0].path, tops[0].name)}
-    begun: list[Call] = []
-    started = False
-    for call in calls:
-        if call.id in starts and started:
-            yield begun
-            begun = []
-        started = started or call.id in starts
-        begun.append(call)
-    if begun:
-        yield begun
-
-
-def _top(calls: Sequence[Call], side: Side) -> Call | None:
-    tops = (call for call in calls if call.level == "module" and call.inside not in side.by_id)
-    return min(tops, key=lambda call: call.id, default=None)

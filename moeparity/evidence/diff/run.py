@@ -26,7 +26,7 @@ from moeparity.evidence.diff.flow import (
 )
 from moeparity.evidence.diff.layout import Layout, read_layout, sides
 from moeparity.evidence.diff.orders import legal_orders
-from moeparity.evidence.diff.pass_pairs import RunPair, paired, runs_of, unmatched_tokens
+from moeparity.evidence.diff.pass_pairs import RunPair, otherwise_masked, paired, runs_of, unmatched_tokens
 from moeparity.evidence.diff.report import DiffReport, LayerGrowth, LegalOrders, TraceOutline
 from moeparity.evidence.diff.side import WHOLE, Side
 from moeparity.evidence.diff.starts import MOST, births, scalars, start
@@ -60,6 +60,7 @@ class _Gathered:
     scalars: dict[str, None] = field(default_factory=dict)
     raised: dict[str, None] = field(default_factory=dict)
     unmatched: list[int] = field(default_factory=lambda: [0, 0])
+    masked: list[int] = field(default_factory=lambda: [0, 0])
 
 
 def diff(a: Path, b: Path, layout: Path | None = None) -> DiffReport:
@@ -97,6 +98,7 @@ def _compare(a: Side, b: Side, layout: Layout, gathered: _Gathered) -> None:
         gathered.compared.append(Compared(pair, values, known_values, begun))
         gathered.scalars.update(dict.fromkeys(_other_scalars(pair, aligned)))
         gathered.raised.update(dict.fromkeys(_raised(aligned)))
+    gathered.masked = [n + more for n, more in zip(gathered.masked, otherwise_masked(*runs), strict=True)]
     for which, side_runs in enumerate(runs):
         shared = [((p.a, p.b)[which], (p.shared.a, p.shared.b)[which]) for p in pairs if p.shared is not None]
         gathered.unmatched[which] += unmatched_tokens(side_runs, shared)
@@ -140,6 +142,7 @@ def _report(
         sides=tuple(sides), coverage=coverage(gathered.tallies), starts=starts, pairs=tuple(gathered.pairs),
         births=tuple(born), ranks=tuple(ranks), scalars=tuple(gathered.scalars),
         raised=tuple(gathered.raised), unmatched=(gathered.unmatched[0], gathered.unmatched[1]),
+        masked=(gathered.masked[0], gathered.masked[1]),
     )  # fmt: skip
     status, reason = judge(facts)
     return DiffReport(

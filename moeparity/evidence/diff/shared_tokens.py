@@ -1,15 +1,16 @@
-"""Which tokens two sides share: sequences over all passes that computed them, a prefill or step by step."""
+"""Which tokens two sides share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Listed
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from moeparity.evidence.alignment.streams import Stream, streams
+from moeparity.evidence.alignment.tokens import Tokens
 from moeparity.evidence.diff.key_columns import equal_keys
-from moeparity.evidence.diff.token_rows import Sequence, Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,62 +24,6 @@ class Shared:
     a: Tensor
     b: Tensor
     alike: bool
-
-
-@dataclass(slots=True)
-class Stream:
-    """One sequence, over all passes that computed a part of it: its ids (None if only lengths are known), and for each
-    position the pass and the flat place in its grid. `at`: its first pass and its place among that pass's sequences;
-    `slot`: its place in the last pass. `start`: how many of its first tokens no pass of this trace computed. `request`:
-    in a server, whose it is.
-    """
-
-    at: tuple[int, int]
-    slot: int
-    start: int = 0
-    request: str = ""
-    ids: list[int] | None = field(default_factory=list)
-    cells: list[tuple[int, int]] = field(default_factory=list)
-
-    @property
-    def length(self) -> int:
-        """How many tokens a cache holds of it."""
-        return self.start + len(self.cells)
-
-    def add(self, number: int, slot: int, sequence: Sequence) -> None:
-        """Take in what a pass has of it."""
-        self.slot = slot
-        self.cells += [(number, place) for place in sequence.places]
-        self.ids = None if self.ids is None or sequence.ids is None else [*self.ids, *sequence.ids]
-
-
-def streams(passes: Listed[Tokens]) -> list[Stream]:
-    """The sequences of a side. A part that begins behind so many tokens continues the sequence that has just so many.
-
-    If several have, it continues the one in the same slot as before. If none or several lie in that slot, the part is
-    left out.
-    """
-    every: list[Stream] = []
-    for number, tokens in enumerate(passes):
-        matched_ids: set[int] = set()
-        for slot, sequence in zip(tokens.slots, tokens.sequences, strict=True):
-            fitting = [
-                stream
-                for stream in every
-                if (stream.length, stream.request) == (sequence.start, sequence.request)
-                and id(stream) not in matched_ids
-            ]
-            choices = [stream for stream in fitting if stream.slot == slot] or fitting
-            if sequence.start and len(choices) > 1:
-                continue
-            if sequence.start and choices:
-                stream = choices[0]
-            else:
-                stream = Stream((number, slot), slot, sequence.start, sequence.request)
-                every.append(stream)
-            matched_ids.add(id(stream))
-            stream.add(number, slot, sequence)
-    return every
 
 
 def matched(ours: Listed[Tokens], theirs: Listed[Tokens]) -> dict[tuple[int, int], Shared]:

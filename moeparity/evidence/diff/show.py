@@ -59,7 +59,7 @@ def document(report: DiffReport, subject: str) -> Document:
     return Document(command="diff", subject=subject, blocks=(_status(report), *_groups(report)))
 
 
-def in_short(report: DiffReport, subject: str) -> Document:
+def two_digits(report: DiffReport, subject: str) -> Document:
     """The same for a pull request."""
     rows = [(str(i + 1), headline(start), start.orders.verdict) for i, start in enumerate(report.starts[:_STARTS])]
     titles = Column(" ", "word"), Column("starts", "name"), Column("orders", "word")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from moeparity.errors import TraceError, Where
-from moeparity.evidence.maps.module_map import map_of
+from moeparity.evidence.maps.module_map import ModuleMap, map_of
 from moeparity.evidence.trace.digest import row_digests, value_digest
 from moeparity.evidence.trace.reader import Contents, RankTrace
 from moeparity.evidence.trace.records import Call, Head, Value
@@ -101,14 +101,20 @@ class Side:
         return makers
 
     @cached_property
+    def module_map(self) -> ModuleMap | None:
+        """The shipped map that the modules fit."""
+        calls = (call for call in self.calls if call.level == "module" and call.phase == "forward")
+        try:
+            return map_of(calls, Where(Path(self.folder)))
+        except TraceError:
+            return None
+
+    @cached_property
     def node_values(self) -> Mapping[int, str]:
         """By what each value looks at, the graph's value that it is, where a shipped map fits the modules."""
         calls = [call for call in self.calls if call.phase == "forward"]
-        try:
-            module_map = map_of([call for call in calls if call.level == "module"], Where(Path(self.folder)))
-        except TraceError:
-            return {}
-        return {self.root_of(number): name for number, name in module_map.names(calls).items()}
+        names = {} if self.module_map is None else self.module_map.names(calls)
+        return {self.root_of(number): name for number, name in names.items()}
 
     @cached_property
     def _of_modules(self) -> frozenset[int]:

@@ -56,15 +56,11 @@ def _position(pair: RunPair, comparison: Comparison) -> Position | None:
         return None
     if not any(sequence.start for each in (tokens, tokens_b) for sequence in each.sequences):
         return None
-    places = {
-        place: (number, sequence.start + i)
-        for number, sequence in enumerate(tokens.sequences)
-        for i, place in enumerate(sequence.places)
-    }
-    places_there = [places[token] for token in comparison.tokens if token in places]
+    at = list(zip(tokens.positions().tolist(), tokens.numbers().tolist(), strict=True))
+    places_there = [at[token] for token in comparison.tokens if at[token][1] >= 0]
     if not places_there:
         return None
-    sequence, position = min(places_there, key=lambda place: (place[1], place[0]))
+    position, sequence = min(places_there)
     steps = tuple(any(sequence.start for sequence in each.sequences) for each in (tokens, tokens_b))
     return Position(sequence=sequence, token=position, behind_cache=(steps[0], steps[1]))
 

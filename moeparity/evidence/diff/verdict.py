@@ -20,7 +20,11 @@ _SHAPES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All that a verdict rests on. unmatched: how many tokens of A and of B have no counterpart."""
+    """All that a verdict rests on.
+
+    unmatched: how many tokens of A and of B have no counterpart. masked: how many tokens of the same ids A reads and B
+    masks, and the other way round.
+    """
 
     sides: tuple[Side, ...]
     coverage: Coverage
@@ -31,6 +35,7 @@ class Facts:
     scalars: tuple[str, ...]
     raised: tuple[str, ...] = ()
     unmatched: tuple[int, int] = (0, 0)
+    masked: tuple[int, int] = (0, 0)
 
 
 def judge(facts: Facts) -> tuple[Status, str]:
@@ -45,7 +50,7 @@ def judge(facts: Facts) -> tuple[Status, str]:
             f"{coverage.cast + coverage.rounded:,} are equal once rounded to the narrower"
         )
     if facts.starts:
-        return "fail", figure
+        return "fail", "; ".join(filter(None, (figure, _masks(facts.masked))))
     if facts.ranks:
         return "fail", "ranks of one trace differ where the layout says that they are equal"
     obstacles = list(_obstacles(facts))
@@ -80,7 +85,7 @@ def _obstacles(facts: Facts) -> Iterator[str]:
         yield f"{counted(coverage.uncovered, 'value')} not compared"
     if all(facts.unmatched):
         # Where one side alone has more, it computed more. Where both have, what is one token may be taken for two.
-        yield _without_counterpart(facts.unmatched)
+        yield "; ".join(filter(None, (_without_counterpart(facts.unmatched), _masks(facts.masked))))
     zeros = list(_zeros(facts))
     if zeros:
         yield f"all zero in both, as a capture of what was not yet written: {zeros[0]}"
@@ -88,6 +93,16 @@ def _obstacles(facts: Facts) -> Iterator[str]:
         yield f"a call that returned in one trace only: {facts.raised[0]}"
     if facts.scalars:
         yield f"arguments differ: {facts.scalars[0]}"
+
+
+def _masks(masked: tuple[int, int]) -> str:
+    """What the attention masks of the two programs differ in, where they were given the same ids."""
+    sides = [
+        f"{reader} reads {counted(count, 'token')} that {hider} masks"
+        for reader, hider, count in (("A", "B", masked[0]), ("B", "A", masked[1]))
+        if count
+    ]
+    return f"the attention mask differs: {' and '.join(sides)}" if sides else ""
 
 
 def _without_counterpart(unmatched: tuple[int, int]) -> str:

@@ -10,7 +10,6 @@ from torch import Tensor
 from moeparity.evidence.diff.compare import Comparer, Comparison
 from moeparity.evidence.diff.side import Side
 from moeparity.evidence.trace.digest import row_digests
-from moeparity.evidence.trace.records import Value
 
 
 def compare_views(comparer: Comparer, a: int, b: int) -> Comparison:
@@ -26,7 +25,7 @@ def compare_views(comparer: Comparer, a: int, b: int) -> Comparison:
     if ours.base is not None and theirs.base is not None:
         base, another = comparer.a.value(ours.base), comparer.b.value(theirs.base)
         of_one = alike and base.shape == another.shape
-        same_part = of_one and _part(ours, base) == _part(theirs, another)
+        same_part = of_one and ours.part_of(base) == theirs.part_of(another)
         if same_part:
             whole = compare_views(comparer, ours.base, theirs.base)
             covers = torch.Size(ours.shape).numel() == torch.Size(base.shape).numel()
@@ -39,22 +38,12 @@ def compare_views(comparer: Comparer, a: int, b: int) -> Comparison:
     return (_in_memory(comparer, a, b) if weights else None) or replace(comparison, other_part=True)
 
 
-def _part(view: Value, base: Value) -> tuple[object, ...]:
-    """Which part of what it looks at a view is, and how it lies."""
-    return view.offset - base.offset, _steps(view)
-
-
-def _steps(value: Value) -> tuple[int, ...]:
-    """How far apart neighbours lie in memory, as far as was recorded; of an axis of one there are none."""
-    return tuple(step for size, step in zip(value.shape, value.strides, strict=False) if size != 1)
-
-
 def _in_memory(comparer: Comparer, a: int, b: int) -> Comparison | None:
     """Two weights that lie alike, by their rows in memory; None where they do not, or these are not known."""
     ours, theirs = memory_rows(comparer.a, a), memory_rows(comparer.b, b)
     if not comparer.same_digests or ours is None or theirs is None:
         return None
-    if _steps(comparer.a.value(a)) != _steps(comparer.b.value(b)):
+    if comparer.a.value(a).steps != comparer.b.value(b).steps:
         return None
     differing = int((ours != theirs).sum())
     return Comparison(status="differ" if differing else "equal", rows=len(ours), differing=differing)

@@ -54,10 +54,10 @@ def extent(node: Node, size: tuple[int, int], *, slots: int = 1, whole: bool = T
     """
     sequences, length = size
     # An op that reads other tokens, or a value with another axis before that of the tokens.
-    if node.op.mixes_tokens or node.op.reduces or not whole:
+    if node.op.tokens.mixes or node.op.role.reduces or not whole:
         return min(sequences, max(1, TOKENS // length)), None
     budget = TOKENS
-    if node.op.gemm:
+    if node.op.role.gemm:
         products = sum(math.prod(ref.shape) for ref in node.weights.values())
         budget = min(budget, max(1, STEPS // (products * slots)))
     return (1, budget) if budget < length else (min(sequences, budget // length), None)
@@ -70,10 +70,12 @@ def orders_of(call: Call) -> Draw | str | None:
     attention permuted head dimensions and keys at other places of the kernel's blocks; in an all-reduce by a library
     permuted ranks. What each step is rounded to stays as the settings say.
     """
-    if call.node.op.mixes_tokens:
+    if call.node.op.tokens.state is not None:
+        return "its sums go on from step to step, and their order is that of the tokens"
+    if call.node.op.tokens.mixes:
         return _attention(call)
     orders = {a.name: str(call.at[a.name]) for a in call.node.op.attributes if a.order and a.name in call.at}
-    if call.node.op.reduces and call.at.get("collective", "none") != "none":
+    if call.node.op.role.reduces and call.at.get("collective", "none") != "none":
         return _ranks(call)
     sum_settings = {a.name: a.same_sums.get(str(call.at.get(a.name))) for a in call.node.op.attributes}
     settings = {name: value for name, value in sum_settings.items() if value is not None}
@@ -102,7 +104,9 @@ def _levels(value: str) -> Sequence[Level | None]:
 
 
 def _redrawn(value: str, seed: int) -> str:
-    """A permutation, with the compensation, contraction or zero of the order it takes the place of."""
+    """A random order to add in, drawn by the seed. It keeps what the given order says beside the order: whether sums
+    are compensated, multiply-adds contracted, or a zero comes first.
+    """
     levels = [] if value == NATIVE else [level for level in _levels(value) if level is not None]
     words = tuple(dict.fromkeys(word for level in levels for word in level.words if word in _GROWN))
     return str(Order((Level(name="unordered", numbers=(seed,), words=words),)))
@@ -123,7 +127,7 @@ def _attention(call: Call) -> Draw:
         permuted_call, op = _permuted(call, seed), call.node.op
         values = dict(zip(call.node.ports, permuted_call.inputs, strict=True))
         inputs = {
-            port: None if x is None else _behind(x, shift, op.input_token_axes.get(port, 1))
+            port: None if x is None else _behind(x, shift, op.tokens.input_axes.get(port, 1))
             for port, x in values.items()
         }
         mask = values["mask"]
@@ -142,7 +146,7 @@ def _attention(call: Call) -> Draw:
 def _permuted(call: Call, seed: int) -> Call:
     """What is added up over the last axes of inputs and weights in another order."""
     inputs, weights = dict(zip(call.node.ports, call.inputs, strict=True)), dict(call.weights)
-    for i, group in enumerate(call.node.op.contracted):
+    for i, group in enumerate(call.node.op.role.contracted):
         tensors = {name: x for name in group if (x := inputs.get(name, weights.get(name))) is not None}
         tensor = next(iter(tensors.values()))
         order = _permutation(tensor.shape[-1], seed + i).to(tensor.device)

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from moeparity.documents.checked import shipped
 from moeparity.errors import MoeparityError, Where
 from moeparity.evidence.explain.replaced import Choice, Choices, Replaced
 from moeparity.evidence.explain.vocabulary import listed_choices
@@ -18,7 +19,6 @@ from moeparity.plan.graph import Graph
 from moeparity.plan.latest import Latest
 from moeparity.plan.rule import NO_ENGINE
 from moeparity.plan.setting import Place, Setting
-from moeparity.plan.spec import reader
 
 ByNode = Mapping[str, Mapping[Place, Setting]]
 
@@ -82,5 +82,5 @@ def _of_profiles(graph: Graph, dtype: str) -> Iterator[ByNode]:
 
 @cache
 def _profiles() -> tuple[Profile, ...]:
-    profiles = (load_profile(name, Where(Path(name))) for name in reader.shipped("profiles"))
+    profiles = (load_profile(name, Where(Path(name))) for name in shipped("profiles"))
     return tuple(profile for profile in profiles if profile.engine is not None and profile.engine.name != NO_ENGINE)

@@ -4,60 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
-
-import torch
 
 from moeparity.evidence.explain.extent import extent_of
 from moeparity.evidence.explain.inquiry import Inquiry, Memory
 from moeparity.evidence.explain.left import left_by
-from moeparity.evidence.explain.observation import Observation, numbers, recorded_nodes, region_of
+from moeparity.evidence.explain.observation import Observation, numbers, recorded_nodes
 from moeparity.evidence.explain.replaced import Choices, Replaced
 from moeparity.evidence.explain.report import Explanation, Left, is_near
 from moeparity.evidence.explain.sample import Sample, Values, with_earlier
+from moeparity.evidence.explain.score import tokens_apart
 from moeparity.evidence.explain.tries import NOTHING
 from moeparity.evidence.explain.undecided import open_choices
 from moeparity.inputs.weights.store import Loaded
-from moeparity.numerics.bits import int_view
 from moeparity.ops.attribute import EDGE
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.setting import edges_of
 
-WORK: Final = 16384
-"""What may be spent on nodes that were likely computed alike, in calls of small kernels; on one node at most half."""
-
 KeptBy = Mapping[Observation, Values]
 """By step, the keys and values that later ones read, where it is known how they were made."""
 
 
-def explain(
-    plan: BoundGraph,
-    node: str,
-    observations: Sequence[Observation],
-    loaded: Loaded,
-    memory: Memory | None = None,
-    known_nodes: Collection[str] = (),
-) -> Explanation:
-    """The choices that give the recorded values of a node in all observations. The search starts from the choices of
-    `plan`.
-
-    `loaded` are the weights of the node's segment. `memory` is shared by searches at nodes that were probably computed
-    alike, such as the same node of all layers. `known_nodes` are those whose values `plan` gives, so that what they
-    hand on needs no explanation. Raises TraceError if something that the kernels need was not recorded.
-    """
-    values = set.intersection(*(set(observation.values) for observation in observations))
-    region = region_of(plan.at_phase(observations[0].phase), node, values)
-    question = Question(
-        plan=plan, region=region, loaded=loaded, memory=memory or Memory(work=WORK), known_nodes=known_nodes
-    )
-    return question.answer(observations).explanation
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A region of nodes whose last one is to be explained, from `plan` on; `explain` says what the others are."""
+    """A region of nodes whose last one is to be explained, from `plan` on.
+
+    loaded: the weights of the node's segment. memory: is shared by searches at nodes that were probably computed alike,
+    such as the same node of all layers. known_nodes: those whose values `plan` gives, so that what they hand on needs
+    no explanation.
+    """
 
     plan: BoundGraph
     region: tuple[Node, ...]
@@ -83,7 +59,7 @@ class Question:
         kept_values = {} if kept_by is None else kept_by
         searched_steps = frozenset(observations)
         by_step: dict[Observation, Sample] = {}
-        reads_earlier = any(node.op.history for node in self.region)
+        reads_earlier = any(node.op.tokens.by_sequence for node in self.region)
 
         def sample_of(step: Observation) -> Sample:
             if step not in by_step:
@@ -197,10 +173,8 @@ def _padding(inquiry: Inquiry, choices: Choices, samples: Sequence[Sample]) -> t
     for sample in samples:
         if sample.real is not None:
             real, axis = sample.real
-            trial = inquiry.kernels.with_padding(choices, sample)
-            pairs = zip(sample.results, trial, strict=True)
-            apart = [(int_view(a) != int_view(b)).movedim(axis, 1).flatten(2).any(-1) for a, b in pairs]
-            differing += int((torch.stack(apart).any(0) & ~real).sum())
+            apart = tokens_apart(sample.results, inquiry.kernels.with_padding(choices, sample), axis)
+            differing += 0 if apart is None else int(((apart > 0) & ~real).sum())
             every += int((~real).sum())
     return differing, every
 

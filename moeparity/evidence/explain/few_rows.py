@@ -9,7 +9,7 @@ from moeparity.errors import SpecError
 from moeparity.evidence.explain.kernels import Kernels
 from moeparity.evidence.explain.replaced import Choices, Replaced
 from moeparity.evidence.explain.sample import Sample
-from moeparity.numerics.bits import int_view
+from moeparity.evidence.explain.score import tokens_apart
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node
 
@@ -39,14 +39,14 @@ def row_by_row(replaced: Replaced, choices: Choices, sample: Sample) -> bool:
     size = sample.results[0].shape[:2]
     return (
         not sample.earlier
-        and replaced.nodes[-1].op.token_axis == 1
+        and replaced.nodes[-1].op.tokens.axis == 1
         and all(value.shape[:2] == size for value in (*sample.values.values(), *sample.results))
         and not any(_sees_others(plan, node) for node in replaced.all_nodes)
     )
 
 
 def _sees_others(plan: BoundGraph, node: Node) -> bool:
-    return node.op.mixes_tokens or node.op.sees_rows({**plan.told_to(node), **plan.active(node)}, node.params)
+    return node.op.tokens.mixes or node.op.tokens.sees_rows({**plan.told_to(node), **plan.active(node)}, node.params)
 
 
 def cut(sample: Sample, mask: Tensor) -> Sample:
@@ -61,11 +61,8 @@ def cut(sample: Sample, mask: Tensor) -> Sample:
 
 def rows_apart(kernels: Kernels, choices: Choices, sample: Sample) -> Tensor:
     """How many elements of each token, [b, t], have other bits under these choices; 0 at padding. Raises SpecError."""
-    axis = kernels.replaced.nodes[-1].op.token_axis
-    trial = kernels.with_padding(choices, sample)
-    apart = torch.zeros(sample.results[0].movedim(axis, 1).shape[:2], dtype=torch.int64)
-    for a, b in zip(sample.results, trial, strict=True):
-        same_kind = a.shape == b.shape and a.dtype == b.dtype
-        is_unlike = int_view(a) != int_view(b) if same_kind else torch.ones_like(a, dtype=torch.bool)
-        apart += is_unlike.movedim(axis, 1).flatten(2).sum(-1)
+    axis = kernels.replaced.nodes[-1].op.tokens.axis
+    apart = tokens_apart(sample.results, kernels.with_padding(choices, sample), axis)
+    if apart is None:
+        apart = torch.ones(sample.results[0].movedim(axis, 1).shape[:2], dtype=torch.int64)
     return apart if sample.real is None else apart * sample.real[0]

@@ -13,8 +13,7 @@ from moeparity.errors import TraceError, Where, counted
 from moeparity.evidence.explain.observed import Recorded, observed
 from moeparity.evidence.explain.parts import compared, is_shown
 from moeparity.evidence.explain.walk import loader, targets
-from moeparity.evidence.maps.forwards import module_calls
-from moeparity.evidence.maps.module_map import ModuleMap, load_map, map_of
+from moeparity.evidence.maps.forwards import map_for
 from moeparity.evidence.maps.side import one_rank
 from moeparity.evidence.maps.weights import compared as compared_weights
 from moeparity.evidence.trace.reader import RankTrace, open_trace
@@ -93,7 +92,7 @@ def open_good_run(
     if folder.resolve() == candidate.resolve():
         raise TraceError(f"{where}: the baseline is the candidate's own trace. Name the trace of a run that was good.")
     ranks = [one_rank(open_trace(path)) for path in (folder, candidate)]
-    maps = [_map(rank, where, map_name) for rank in ranks]
+    maps = [map_for(rank, map_name, where) for rank in ranks]
     programs = [module_map.file.program for module_map in maps]
     if programs[0] != programs[1]:
         raise TraceError(
@@ -104,10 +103,6 @@ def open_good_run(
     _refuse_other_shapes(folder, good)
     _refuse_other_weights(folder, ranks[0], graph, tensor)
     return GoodRun(folder=folder, good=good, candidate=of_candidate)
-
-
-def _map(rank: RankTrace, where: Where, map_name: str | None) -> ModuleMap:
-    return map_of(module_calls(rank), Where(rank.folder)) if map_name is None else load_map(map_name, where)
 
 
 def _refuse_other_shapes(folder: Path, recorded: Recorded) -> None:

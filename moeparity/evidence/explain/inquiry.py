@@ -5,7 +5,6 @@ bits.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
@@ -27,7 +26,7 @@ from moeparity.evidence.explain.replaced import Choices, Replaced, absolute, rel
 from moeparity.evidence.explain.report import ChoiceMatch, NumberRange, OrderSearch
 from moeparity.evidence.explain.sample import Sample
 from moeparity.evidence.explain.score import Score
-from moeparity.evidence.explain.tries import SpentError, Tries, minimal, scored
+from moeparity.evidence.explain.tries import Tries, minimal, scored
 from moeparity.evidence.explain.unlisted_orders import OrderBudget, UnlistedOrders
 from moeparity.evidence.explain.vocabulary import in_one_dtype
 from moeparity.inputs.weights.store import Loaded
@@ -97,9 +96,9 @@ class Inquiry:
     def meet(self, sample: Sample, *, same: bool = False) -> None:
         """Look at a further micro-batch; `same` where the plan's own kernels are known to give its bits."""
         base = Score.of(sample.compared, sample.compared) if same else scored(self.kernels, frozenset(), [sample])
-        self.base.add(base or Score.of_refused(sample))
+        self.base.add(base)
         for choices, score in self.answers.items():
-            score.add(scored(self.kernels, choices, [sample]) or Score.of_refused(sample))
+            score.add(scored(self.kernels, choices, [sample]))
         if not self.samples or sum(sample_kept.bytes for sample_kept in self.samples) + sample.bytes <= KEPT:
             self.samples.append(sample)
         explained = any(score.exact for score in self.answers.values())
@@ -118,7 +117,7 @@ class Inquiry:
         budget.spent += self.orders.seconds
         if search.fits:
             scores = {fit.choices: scored(self.kernels, fit.choices, samples) for fit in search.fits}
-            self.answers = {choices: score for choices, score in scores.items() if score is not None}
+            self.answers = {choices: score for choices, score in scores.items() if not score.refused}
             self.memory.answers |= dict.fromkeys(relative(self.replaced, choices) for choices in self.answers)
         self.kernels.let_go()
 
@@ -186,7 +185,7 @@ class Inquiry:
         self.ranked = tries.ranked()
         samples = [sample, *(earlier for earlier in self.samples if earlier is not sample)]
         scores = {choices: scored(self.kernels, choices, samples) for choices in exact or tries.ranked()[:SHOWN]}
-        self.answers = {choices: score for choices, score in scores.items() if score is not None}
+        self.answers = {choices: score for choices, score in scores.items() if not score.refused}
         self.memory.answers |= dict.fromkeys(relative(self.replaced, choices) for choices in self.answers)
         refuting = next((s for s in samples if exact and not self._any_exact_on(s)), None)
         if refuting is not None and len(self.searched_on) < SAMPLES:
@@ -195,8 +194,7 @@ class Inquiry:
             self.given_up, self.stopped = True, self.memory.stop.is_due
 
     def _any_exact_on(self, sample: Sample) -> bool:
-        scores = (scored(self.kernels, choices, [sample]) for choices in self.answers)
-        return any(score is not None and score.exact for score in scores)
+        return any(scored(self.kernels, choices, [sample]).exact for choices in self.answers)
 
     def _earlier_answers(self, tries: Tries) -> list[Choices]:
         """What was found at the nodes before, where it gives every bit here too."""
@@ -204,12 +202,9 @@ class Inquiry:
         for answer in self.memory.answers:
             choices = absolute(self.replaced, answer)
             score = scored(self.kernels, choices, tries.samples)
-            tries.scores[choices] = score
-            if score is not None and score.exact:
-                smallest = choices
-                with suppress(SpentError):
-                    smallest = minimal(tries, choices)
-                exact.append(smallest)
+            tries.scores[choices] = None if score.refused else score
+            if score.exact:
+                exact.append(minimal(tries, choices))
         return exact
 
     def _starts(self) -> Iterator[Choices]:

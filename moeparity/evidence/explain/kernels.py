@@ -11,7 +11,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from moeparity.engine.computation import op_numerics
+from moeparity.engine.computation import CallInputs, op_numerics
 from moeparity.errors import SpecError
 from moeparity.evidence.explain.faults import PLANTED, every_expert, order_of, ordered, suspects_of
 from moeparity.evidence.explain.price import call_price, rewriting_price
@@ -33,7 +33,9 @@ KEPT: Final = 1 << 24
 
 
 class UnreadError(SpecError):
-    """Under some choices a node reads a value that was not recorded: they are not refused, nothing is known of them."""
+    """A node would read a value that the trace lacks, under the choices that are tried: nothing is known of these
+    choices, so they are neither explained nor refused.
+    """
 
 
 @dataclass(slots=True)
@@ -122,7 +124,7 @@ class Kernels:
 
     def _experts(self) -> Node | None:
         """The node among these whose rows are those of experts."""
-        return next((node for node in self.replaced.nodes if node.op.slot_order and experts_of(node)), None)
+        return next((node for node in self.replaced.nodes if node.op.role.slot_order and experts_of(node)), None)
 
     def ids(self, sample: Sample, choices: Choices) -> Tensor | None:
         """The experts of each token's slots; None where these nodes have none, or do not run."""
@@ -144,16 +146,20 @@ class Kernels:
         return [_joined(read, axis) for read, axis in self._parts(plan, choices, sample, values, node)]
 
     def _parts(self, plan: BoundGraph, choices: Choices, sample: Sample, values: Values, node: Node) -> list[Part]:
-        """What a node reads, step by step, with the axis of their tokens; None where it does not read an input."""
+        """For each input of a node its values, one for each step, and the axis along which their tokens lie; None for
+        an input that the node does not read here.
+        """
         parts: list[Part] = []
+        if node.op.tokens.state is not None and sample.earlier:
+            raise UnreadError(f"{node.name}: the state that earlier steps left is not recorded.")
         for port, value in zip(node.ports, plan.read_inputs(node), strict=True):
             read = _handed(values, value, node)
             if value is not None and read is None:
                 raise UnreadError(f"{node.name}: {value} is not known.")
-            earlier = sample.earlier if read is not None and port in node.op.history else ()
+            earlier = sample.earlier if read is not None and port in node.op.tokens.history else ()
             before = [_handed(self._of_step(choices, step, value or ""), value, node) for step in earlier]
             tensors = tuple(part for part in (*before, read) if part is not None)
-            parts.append((tensors or None, node.op.input_token_axes.get(port, 1)))
+            parts.append((tensors or None, node.op.tokens.input_axes.get(port, 1)))
         return parts
 
     def _of_step(self, choices: Choices, step: Sample, value: str) -> Values:
@@ -191,7 +197,9 @@ class Kernels:
                 *told_choices,
             )
             if key not in self._inner:
-                spans = sample.spans if node.op.varlen(plan.active(node)) else ()
+                spans = (
+                    sample.spans if node.op.tokens.state is not None or node.op.tokens.varlen(plan.active(node)) else ()
+                )
                 self._keep(key, self._computed_in(spans, plan, node, choices, parts))
             values |= self._inner[key]
             # What is known stays: a wrong sum is not said of the norm that reads it.
@@ -220,7 +228,7 @@ class Kernels:
             )
             for span in spans
         ]
-        return {name: torch.cat([of_span[name] for of_span in values], node.op.token_axis) for name in values[0]}
+        return {name: torch.cat([of_span[name] for of_span in values], node.op.tokens.axis) for name in values[0]}
 
     def _computed_at(
         self, plan: BoundGraph, node: Node, choices: Choices, reads: Sequence[Tensor | None]
@@ -247,9 +255,8 @@ class Kernels:
         entering = next(x for x in reads if x is not None)
         chosen = next((x.shape[2] for x in reads if x is not None and not x.is_floating_point() and x.dim() > 2), 1)
         self.work += call_price(plan, node, math.prod(entering.shape[:2]) * chosen, entering.shape[1])
-        return op_numerics(plan, node, rounded).compute(
-            reads, self.loaded, (entering.shape[0], entering.shape[1]), None
-        )
+        call_inputs = CallInputs(tensors=reads, loaded=self.loaded, size=(entering.shape[0], entering.shape[1]))
+        return op_numerics(plan, node, rounded).compute(call_inputs)
 
     def price(self, choices: Choices, samples: Sequence[Sample]) -> float:
         """What the nodes that the choices touch take at least, in calls of small kernels. Raises SpecError."""
@@ -257,7 +264,7 @@ class Kernels:
         touched = [node for node in self.replaced.all_nodes if _touches(choices, node)]
         rewritten = (plan.as_run(node) for node in touched)
         return sum(rewriting_price(node) for node in rewritten if not node.own_weights) + sum(
-            call_price(plan.at_phase(sample.phase), node, sample.tokens, sample.length)
+            call_price(plan.at_phase(sample.phase), node, sample.count, sample.length)
             for node in touched
             for sample in with_earlier(samples)
         )

@@ -60,11 +60,11 @@ def _beyond_orders(remainder: Left, kernels: Kernels, choices: Choices, sample: 
         values = kernels.values(choices, sample)
     except SpecError as error:
         return replace(remainder, not_drawn=str(error))
-    port = 1 if node.op.routes else 0
+    port = 1 if node.op.role.routes else 0
     value, computed = sample.results[port], values[node.values[port]]
     if value.shape != computed.shape or not value.is_floating_point() or plan.partials[node.values[0]] > 1:
         return replace(remainder, not_drawn="the values have another shape, or lie in partial sums")
-    slots = computed.shape[2] if node.op.slot_order else 1
+    slots = computed.shape[2] if node.op.role.slot_order else 1
     sequences, tokens = extent(node, (computed.shape[0], computed.shape[1]), slots=slots)
     reads = kernels.read_by(node, choices, sample, values)
     inputs = [None if read is None else read[:sequences, :tokens] for read in reads]

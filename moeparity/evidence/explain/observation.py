@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from moeparity.errors import TraceError, listed
+from moeparity.evidence.alignment.rows import last_tokens
+from moeparity.evidence.alignment.tokens import Tokens
 from moeparity.evidence.explain.sample import Sample
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node
@@ -24,12 +26,9 @@ class Observation:
 
     phase: what a server was doing in this forward, such as decoding.
 
-    real: which tokens are no padding, bool [B, T]; None if all are taken to be real. ends: in a server's step [1, T],
-    the rows that its head is given, int64 [k]; None if a head that is not given all is given each sequence's last.
-    earlier: the steps before this one whose keys it reads, row i on row i, the first step first. number: which of the
-    trace's forwards it is; row: the row of its first token there. sequences: in rows of several sequences, the number
-    in its row of each token's, int64 [B, T]. requests: of each row of a server's forward, the request and the position
-    there. unknown: why its mask or its positions are not known.
+    real: which tokens are no padding, bool [B, T]; None if all are taken to be real. tokens: which sequences these are
+    of; None if that is not known. earlier: the steps before this one whose keys it reads, row i on row i, the first
+    step first. number: which of the trace's forwards it is. unknown: why its mask or its positions are not known.
     other_shapes: in words, values of which a token has another shape than the checkpoint says; such a value is among
     `values` only if what reads it takes any number.
     """
@@ -38,12 +37,9 @@ class Observation:
     other_shapes: Mapping[str, str] = field(default_factory=dict)
     phase: Case = FORWARD
     real: Tensor | None = None
-    ends: Tensor | None = None
+    tokens: Tokens | None = None
     earlier: tuple[Observation, ...] = ()
     number: int = 0
-    row: int = 0
-    sequences: Tensor | None = None
-    requests: tuple[tuple[str, int], ...] = ()
     unknown: str = ""
 
     def sample(self, region: tuple[Node, ...], earlier: tuple[Sample, ...] = ()) -> Sample:
@@ -58,21 +54,22 @@ class Observation:
         entering = {v: self.values[v] for v in (*entering_values(region), *own_values) if v in self.values}
         outputs = tuple(self.values[value] for value in closing.values if value in self.values)
         real = self.real if self.real is None or not bool(self.real.all()) else None
-        requests = self.requests
-        shown_tokens = outputs[0].shape[closing.op.token_axis] if outputs else 0
+        places = None
+        shown_tokens = outputs[0].shape[closing.op.tokens.axis] if outputs else 0
         if outputs and "tokens" in self.values and shown_tokens < self.values["tokens"].shape[1]:
-            if any(node.op.mixes_tokens for node in region):
+            if any(node.op.tokens.mixes for node in region):
                 raise TraceError(
                     f"{closing.name}: the trace has the last {shown_tokens} tokens of each sequence alone."
                 )
-            rows = slice(-shown_tokens, None) if self.ends is None else self.ends
+            size = self.values["tokens"].shape
+            places = last_tokens(self.tokens or Tokens(tuple(size), ()), shown_tokens)
+            rows = places[0]
             entering = {
                 value: tensor if tensor.shape[1] == shown_tokens else tensor[:, rows]
                 for value, tensor in entering.items()
             }
             real = None if real is None else real[:, rows]
-            requests = self._of_rows(rows)
-        at = None if real is None else (real, closing.op.token_axis)
+        at = None if real is None else (real, closing.op.tokens.axis)
         return Sample(
             values=entering,
             results=outputs,
@@ -80,15 +77,9 @@ class Observation:
             real=at,
             earlier=earlier,
             number=self.number,
-            row=self.row,
-            sequences=self.sequences,
-            requests=requests,
+            tokens=self.tokens,
+            places=places,
         )
-
-    def _of_rows(self, rows: slice | Tensor) -> tuple[tuple[str, int], ...]:
-        """The requests of some rows."""
-        numbers = range(len(self.requests))
-        return tuple(self.requests[n] for n in (numbers[rows] if isinstance(rows, slice) else rows.tolist()))
 
 
 def numbers(steps: Iterable[Observation]) -> tuple[int, ...]:

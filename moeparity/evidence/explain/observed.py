@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from moeparity.evidence.explain.observation import Observation
-from moeparity.evidence.explain.served import MASK, POSITIONS, by_request, together
+from moeparity.evidence.explain.served import MASK, POSITIONS, by_request
 from moeparity.evidence.maps.continued import Context, contexts
 from moeparity.evidence.maps.forwards import Forward, forwards, refuse_other_model
 from moeparity.evidence.maps.module_map import ModuleMap
-from moeparity.evidence.maps.values import shown_values
+from moeparity.evidence.maps.values import ShownValues, shown_values
 from moeparity.evidence.trace.reader import RankTrace
 from moeparity.plan.graph import Graph
 from moeparity.plan.schedule.cases import Case, Sizes, case_of
 from moeparity.plan.schedule.steps import Phase
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Recorded:
     """The forwards of a trace, as steps with their sizes; `suppositions` is what is supposed of the program, in words.
     by_request: in a server, the same for attention.
@@ -58,40 +58,35 @@ def observed(trace: RankTrace, graph: Graph, module_map: ModuleMap) -> Recorded:
     """
     ways = forwards(trace, module_map)
     refuse_other_model(trace, module_map, graph, ways[0])
+    at = contexts(ways)
+    steps = in_steps(ways, at, [shown_values(trace, graph, module_map, way) for way in ways])
     if trace.contents.batches:
-        together_steps = together(ways, [shown_values(trace, graph, module_map, way) for way in ways])
-        return Recorded(
-            steps=tuple(together_steps),
-            suppositions=("the rows of requests as the server laid them out",),
-            by_request=tuple(by_request(ways, together_steps, graph)),
-        )
-    at = contexts(trace, module_map, ways)
-    steps: list[Observation] = []
-    for number, (way, context) in enumerate(zip(ways, at, strict=True)):
-        shown = shown_values(trace, graph, module_map, way)
+        suppositions: tuple[str, ...] = ("the rows of requests as the server laid them out",)
+        return Recorded(tuple(steps), suppositions, tuple(by_request(ways, steps, graph)))
+    return Recorded(tuple(steps), _suppositions(at))
+
+
+def in_steps(
+    ways: Sequence[Forward], at: Sequence[Context], shown: Sequence[ShownValues]
+) -> list[tuple[Observation, Sizes]]:
+    """Forwards as steps, each with all its rows, and with the sizes that choices may go by."""
+    steps: list[tuple[Observation, Sizes]] = []
+    for number, (way, context, values) in enumerate(zip(ways, at, shown, strict=True)):
         sources = {MASK: context.visible, POSITIONS: context.positions}
-        steps.append(
-            Observation(
-                values={**shown.tensors, **{name: value for name, value in sources.items() if value is not None}},
-                other_shapes=shown.other_shapes,
-                phase=context.phase,
-                real=context.mask,
-                earlier=tuple(steps[before] for before in context.earlier),
-                number=number,
-                sequences=context.sequences,
-                unknown=context.unknown,
-            )
+        step = Observation(
+            values={**values.tensors, **{name: value for name, value in sources.items() if value is not None}},
+            other_shapes=values.other_shapes,
+            phase=context.phase,
+            real=context.mask,
+            earlier=tuple(steps[before][0] for before in context.earlier),
+            number=number,
+            tokens=way.tokens,
+            unknown=context.unknown,
         )
-    sizes = tuple(_sizes(way, context, at) for way, context in zip(ways, at, strict=True))
-    return Recorded(steps=tuple(zip(steps, sizes, strict=True)), suppositions=_suppositions(at))
-
-
-def _sizes(way: Forward, context: Context, every: Sequence[Context]) -> Sizes:
-    """What choices may go by; of a flat forward of servers all rows are taken for one sequence."""
-    sequences, length = way.ids.shape
-    before = (every[number].mask for number in context.earlier)
-    keys = length + sum(mask.shape[1] for mask in before if mask is not None)
-    return Sizes(context.phase, sequences * length, longest=keys, keys=keys, queries=length)
+        keys = way.tokens.keys
+        sizes = Sizes(context.phase, way.tokens.count, longest=keys, keys=keys, queries=way.tokens.queries)
+        steps.append((step, sizes))
+    return steps
 
 
 def _suppositions(contexts_of: Sequence[Context]) -> tuple[str, ...]:

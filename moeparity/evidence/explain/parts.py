@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from moeparity.errors import TraceError, listed
-from moeparity.evidence.explain.explain import WORK, Answer, KeptBy, Question
-from moeparity.evidence.explain.inquiry import Memory
+from moeparity.evidence.explain.explain import Answer, KeptBy, Question
+from moeparity.evidence.explain.inquiry import WORK, Memory
 from moeparity.evidence.explain.kernels import Kernels
 from moeparity.evidence.explain.observation import Observation, entering_values, numbers, region_of
 from moeparity.evidence.explain.replaced import Choices, read_earlier
@@ -62,13 +62,11 @@ def compared(plan: BoundGraph, node: str, observations: Sequence[Observation], l
     for region, steps in regions.values():
         question = Question(plan=plan, region=region, loaded=loaded, memory=Memory())
         samples = question.samples(steps)
-        replaced = question.inquiry(samples).replaced
-        kernels = Kernels(replaced, loaded)
-        for sample in samples:
-            comparison.score.add(scored(kernels, NOTHING, [sample]) or Score.of_refused(sample))
+        kernels = question.inquiry(samples).kernels
+        comparison.score.add(scored(kernels, NOTHING, samples))
         comparison.work += kernels.work
         comparison.regions |= {member.name for member in region}
-        comparison.makers |= {name for name, _ in replaced.makers}
+        comparison.makers |= {name for name, _ in kernels.replaced.makers}
     return comparison
 
 
@@ -150,7 +148,9 @@ def _refuse_missing_keys(region: tuple[Node, ...], step: Observation) -> None:
     """Raises TraceError where a step before this one has not what its keys are made of."""
     closing, entering = region[-1], entering_values(region)
     read = {value for member in region for value in read_earlier(member)}
-    made_of = [value for member in region if not member.op.history for value in member.inputs if value in entering]
+    made_of = [
+        value for member in region if not member.op.tokens.history for value in member.inputs if value in entering
+    ]
     for earlier in step.earlier:
         missing = [value for value in (*(v for v in read if v in entering), *made_of) if value not in earlier.values]
         needed = [value for value in missing if value in step.values]
@@ -176,10 +176,8 @@ def _answers(question: Question, steps: Sequence[Observation]) -> list[Answer]:
 def _as_started(question: Question, steps: Sequence[Observation]) -> tuple[list[Observation], list[Observation]]:
     """The steps whose bits the plan itself gives, and the others."""
     samples = question.samples(steps)
-    kernels = Kernels(question.inquiry(samples).replaced, question.loaded)
-    scores = [scored(kernels, NOTHING, [sample]) for sample in samples]
-    exact = [score is not None and score.exact for score in scores]
-    pairs = list(zip(steps, exact, strict=True))
+    kernels = question.inquiry(samples).kernels
+    pairs = [(step, _gives(kernels, NOTHING, sample)) for step, sample in zip(steps, samples, strict=True)]
     return [step for step, same in pairs if same], [step for step, same in pairs if not same]
 
 
@@ -211,13 +209,11 @@ def _together(question: Question, steps: Sequence[Observation], answer: Answer) 
     inquiry = question.inquiry(samples)
     for choices in answer.exact:
         score = scored(inquiry.kernels, choices, samples)
-        if score is not None and score.exact:
+        if score.exact:
             inquiry.answers[choices] = score
     if not inquiry.answers:
         return None
-    for sample in samples:
-        score = scored(inquiry.kernels, NOTHING, [sample])
-        inquiry.base.add(score or Score.of_refused(sample))
+    inquiry.base.add(scored(inquiry.kernels, NOTHING, samples))
     inquiry.tried, inquiry.kernels.calls = answer.inquiry.tried, answer.inquiry.kernels.calls + inquiry.kernels.calls
     return Answer(question=question, observations=tuple(in_order), samples=tuple(samples), inquiry=inquiry)
 
@@ -236,7 +232,7 @@ def _from_the_first(
     kept_values = {**kept_by, **alone.kept_by()}
     for step in behind:
         (sample,) = question.samples([step], kept_values)
-        kernels = Kernels(question.inquiry([sample]).replaced, question.loaded)
+        kernels = question.inquiry([sample]).kernels
         choices = next((c for c in (NOTHING, alone.choices) if _gives(kernels, c, sample)), None)
         if choices is None:
             return []
@@ -246,5 +242,4 @@ def _from_the_first(
 
 
 def _gives(kernels: Kernels, choices: Choices, sample: Sample) -> bool:
-    score = scored(kernels, choices, [sample])
-    return score is not None and score.exact
+    return scored(kernels, choices, [sample]).exact

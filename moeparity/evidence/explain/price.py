@@ -25,8 +25,8 @@ def rewriting_price(node: Node) -> float:
 def call_price(plan: BoundGraph, node: Node, rows: int, length: int) -> float:
     """What a call takes on so many rows, of sequences of a `length`: its products, and its loops in Python."""
     each = [ref.count for ref in node.weights.values() if ref.each]
-    products = rows * sum(math.prod(ref.shape) for ref in node.weights.values()) if node.op.gemm else 0
-    loops = max(each, default=1) * node.op.turns(plan.active(node), rows, length)
+    products = rows * sum(math.prod(ref.shape) for ref in node.weights.values()) if node.op.role.gemm else 0
+    loops = max(each, default=1) * node.op.cut.turns(plan.active(node), rows, length)
     return 1 + (loops - 1) / LOOPS + products / (WRITTEN if _written(plan, node) else NATIVELY)
 
 

@@ -15,19 +15,22 @@ def order_lines(search: OrderSearch) -> Iterator[str]:
     cost = f"{counted(search.tried, 'order')} tried in {search.seconds:.1f} s"
     for answer in search.found:
         yield (
-            f"  order: {answer.order}, which no file lists: found on {counted(answer.fitted, 'row')}, verified on "
-            f"{answer.others} others, where {counted(answer.deciding, 'sum')} would have other bits without it; {cost}"
+            f"  order: {answer.place}={answer.order}, which no file lists: found on {counted(answer.fitted, 'row')}, "
+            f"verified on {answer.others} others, where {counted(answer.deciding, 'sum')} would have other bits "
+            f"without it; {cost}"
         )
     for answer in search.unsure:
         yield (
-            f"  order: {answer.order} gives these bits, but of the {answer.others} rows on which it was not found only "
-            f"{counted(answer.deciding, 'sum')} decide it: too few to tell it from a wrong value, so it is not taken"
+            f"  order: {answer.place}={answer.order} gives these bits, but of the {answer.others} rows on which it was "
+            f"not found only {counted(answer.deciding, 'sum')} decide it: too few to tell it from a wrong value, so it "
+            "is not taken"
         )
     if not search.tried and search.is_whole:
         yield "  orders that no file lists: none tried: no sum has one to choose, or no row is left to judge it by"
     elif not search.found:
         end = "all that are known" if search.is_whole else "its share of the budget is spent"
-        yield f"  orders that no file lists: {cost}, {end}; none explains these bits"
+        yield f"  orders that no file lists: {cost}, {end}; none gives these bits"
+        yield "  no single choice explains it: two or more that no file lists may act at once, or a value is wrong"
 
 
 def remainder(rest: Left) -> str:

@@ -13,6 +13,7 @@ import networkx as nx
 
 from moeparity.errors import SpecError
 from moeparity.evidence.explain.faults import is_fault, with_faults
+from moeparity.numerics.dtypes import EIGHT_BITS, FOUR_BITS
 from moeparity.ops.attribute import EDGE, Value
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.changed import in_all_phases, in_phases
@@ -75,13 +76,13 @@ class Replaced:
         inside = {node.name for node in segment.nodes}
         nodes = {node.name: node for node in graph.nodes if node.name in inside or node.name in region}
         is_output = graph.output in nodes[closing].values
-        tail = next((n for n in segment.nodes if n.op.reports and graph.output in n.inputs and is_output), None)
+        tail = next((n for n in segment.nodes if n.op.role.reports and graph.output in n.inputs and is_output), None)
         behind = () if tail is None else (tail.name,)
         names = {*region, *behind}.union(*(nx.ancestors(graph.digraph, n) for n in region)) & nodes.keys()
         cut = Segment(name=segment.name, nodes=tuple(node for node in nodes.values() if node.name in names))
         none = {(name, IMPL): Setting(value="", rule=None) for name in names}
         settings_of = {phase: {**_of_nodes(base.at_phase(phase), names), **none} for phase in phases}
-        plan = BoundGraph(
+        plan = BoundGraph.bound(
             graph=replace(graph, segments=(cut,), digraph=graph.digraph.subgraph(names), cut_from=graph.whole),
             dtype=base.dtype,
             settings=settings_of[phases[0]],
@@ -137,6 +138,10 @@ class Replaced:
         attribute = node.op.attribute(place[1].partition(EDGE)[0])
         return None if attribute is None else attribute.kind
 
+    def is_on_grid(self, choice: Choice) -> bool:
+        """Whether a choice rounds an operand of a GEMM to 8 or 4 bits."""
+        return choice[1] in (*EIGHT_BITS, *FOUR_BITS) and self.kind(choice[0]) == "rounding"
+
     def bound(self, choices: Choices) -> BoundGraph:
         """The plan with these choices, parameters aside. Raises SpecError where an op refuses them."""
         settings = {place: Setting(value=value, rule=None) for place, value in choices if place in self.plan.settings}
@@ -154,6 +159,30 @@ class Replaced:
         if isinstance(latest, str):
             raise SpecError(latest)
         return latest
+
+    def in_effect(self, choices: Choices) -> Choices:
+        """The choices without attributes that beside the others take effect in no phase, and so change nothing.
+
+        Raises SpecError where an op refuses the choices.
+        """
+        plans, nodes = self.bound(choices).distinct, {node.name: node for node in self.plan.graph.nodes}
+        for place, value in sorted(choices, key=str):
+            is_attribute = place in self.plan.settings and EDGE not in place[1]
+            if is_attribute and all(place[1] not in at.active(nodes[place[0]]) for at in plans):
+                fewer = choices - {(place, value)}
+                # What is not in effect may still be a condition of what is.
+                if self._as_run(self.bound(fewer)) == self._as_run(self.bound(choices)):
+                    return self.in_effect(fewer)
+        return choices
+
+    def _as_run(self, plan: BoundGraph) -> list[object]:
+        """All that the nodes go by in each phase, parameters aside."""
+        nodes = self.all_nodes
+        return [
+            (at.active(node), at.told_to(node), at.edges(node))
+            for at in map(plan.at_phase, plan.phases)
+            for node in nodes
+        ]
 
     def let_go(self) -> None:
         """Forget the plans that were made."""
@@ -194,7 +223,7 @@ class Replaced:
 
 def read_earlier(node: Node) -> tuple[str, ...]:
     """The values that a node reads at earlier tokens of a sequence too."""
-    return tuple(value for port, value in zip(node.ports, node.inputs, strict=True) if port in node.op.history)
+    return tuple(value for port, value in zip(node.ports, node.inputs, strict=True) if port in node.op.tokens.history)
 
 
 def _makers(nodes: Sequence[Node], region: Sequence[str]) -> Iterator[Place]:
@@ -204,7 +233,7 @@ def _makers(nodes: Sequence[Node], region: Sequence[str]) -> Iterator[Place]:
         inputs = dict(zip(node.ports, node.inputs, strict=True))
         for name, by in node.op.choices_elsewhere.items():
             maker = by_value.get(inputs.get(by.port, ""))
-            while maker is not None and (maker.op.reduces or name in maker.op.choices_elsewhere):
+            while maker is not None and (maker.op.role.reduces or name in maker.op.choices_elsewhere):
                 maker = by_value.get(maker.inputs[0])
             has = maker is not None and any(attribute.name == name for attribute in maker.attributes)
             if maker is not None and has and node.name in region and maker.name not in region:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 from torch import Tensor
 
+from moeparity.evidence.alignment.tokens import Tokens
+from moeparity.evidence.explain.report import TokenPlace
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.schedule.steps import FORWARD
 
@@ -24,9 +26,8 @@ class Sample:
     real: which tokens are no padding, bool [b, t], with the axis of tokens that the result has (None: all are); what
     the function gave at other tokens is compared with nothing. earlier: the steps before this one whose keys it reads,
     the first step first; an earlier step has its region's value by name, if that is known. number: which of the
-    program's forwards it is; row: the row of its first token there. sequences: in rows of several sequences, the number
-    in its row of each token's, int64 [b, t]. requests: of each row of a server's forward, the request and the position
-    there.
+    program's forwards it is. tokens: which sequences that has; places: the flat places there of those that are here,
+    int64 [b, t]; None if it is all of them.
     """
 
     values: Values
@@ -35,17 +36,16 @@ class Sample:
     real: tuple[Tensor, int] | None = None
     earlier: tuple[Sample, ...] = ()
     number: int = 0
-    row: int = 0
-    sequences: Tensor | None = None
-    requests: tuple[tuple[str, int], ...] = ()
+    tokens: Tokens | None = None
+    places: Tensor | None = None
 
     @property
     def spans(self) -> tuple[tuple[int, int], ...]:
         """Where the sequences of a single row begin and end; nothing where it has but one."""
-        if self.sequences is None or len(self.sequences) > 1:
+        if self.tokens is None or self.tokens.size[0] > 1 or self.tokens.ends:
             return ()
-        counts = self.sequences[0].bincount().tolist()
-        return tuple(pairwise(accumulate(counts, initial=0)))
+        begins = [sequence.places[0] for sequence in self.tokens.sequences[1:]]
+        return tuple(pairwise((0, *begins, self.tokens.count))) if begins else ()
 
     @property
     def elements(self) -> int:
@@ -66,15 +66,16 @@ class Sample:
         # What has another shape is another value anyhow.
         return tuple(port[real].unsqueeze(0) if port.shape[:2] == real.shape else port for port in by_token)
 
-    def place(self, sequence: int, position: int) -> tuple[int, int]:
-        """Where a token of what is compared stands in the forward: its row and its column there; where the row has
-        several sequences, the sequence and its position there.
-        """
-        row, column = sequence, self.row + position
+    def place(self, sequence: int, position: int) -> TokenPlace:
+        """Where a token of what is compared stands in the forward."""
         if self.real is not None:
-            row, column = self.real[0].nonzero()[position].tolist()
-        first, last = next(((a, b) for a, b in self.spans if a <= column < b), (0, 0))
-        return (self.spans.index((first, last)), column - first) if last else (row, column)
+            sequence, position = self.real[0].nonzero()[position].tolist()
+        request = ""
+        if self.tokens is not None:
+            place = sequence * self.tokens.size[1] + position
+            place = place if self.places is None else int(self.places[sequence, position])
+            sequence, position, request = self.tokens.where(place)
+        return TokenPlace(forward=self.number, sequence=sequence, position=position, request=request)
 
     def of_real(self, value: Tensor) -> Tensor:
         """Of the first tokens of the first sequences, [b, t, ...], those that are no padding."""
@@ -83,7 +84,7 @@ class Sample:
         return value[self.real[0][: value.shape[0], : value.shape[1]]].unsqueeze(0)
 
     @property
-    def tokens(self) -> int:
+    def count(self) -> int:
         """How many tokens went through the function; padded ones count."""
         entering = next(iter(self.values.values()))
         return math.prod(entering.shape[:2])

@@ -6,9 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from torch import Tensor
+
 from moeparity.evidence.explain.sample import Ports, Sample
 from moeparity.metrics.divergence import compare
-from moeparity.numerics.bits import same_bits
+from moeparity.numerics.bits import int_view, same_bits
 
 OTHER_DTYPE: Final = 1e3
 """How much more counts what a value in another dtype leaves unexplained: it can never give all bits, and the dtype of
@@ -22,7 +24,7 @@ class Score:
     elements, equal_elements: elements compared, and those with equal values. unexplained: the sum over the elements of
     the squared difference, in units of the mean square of the function's port. A pair of whole numbers that differ
     counts 1; so does a value that is not finite on one side or has other bits. all_bits: shapes, dtypes and every bit
-    are equal.
+    are equal. refused: an op refuses the choices on some micro-batch, of which nothing is equal then.
     """
 
     elements: int = 0
@@ -31,6 +33,7 @@ class Score:
     ulps: float = 0.0
     all_bits: bool = True
     same_dtypes: bool = True
+    refused: bool = False
 
     @property
     def exact(self) -> bool:
@@ -71,7 +74,7 @@ class Score:
     @classmethod
     def of_refused(cls, sample: Sample) -> Score:
         """Of choices that an op refuses on a micro-batch: nothing is equal."""
-        return cls(elements=sample.elements, unexplained=math.inf, ulps=math.inf, all_bits=False)
+        return cls(elements=sample.elements, unexplained=math.inf, ulps=math.inf, all_bits=False, refused=True)
 
     @classmethod
     def of(cls, ports: Ports, trial: Ports) -> Score:
@@ -103,4 +106,23 @@ class Score:
         self.unexplained += further.unexplained
         self.ulps += further.ulps
         self.all_bits &= further.all_bits
+        self.refused |= further.refused
         self.same_dtypes &= further.same_dtypes
+
+
+def tokens_apart(ports: Ports, trial: Ports, axis: int) -> Tensor | None:
+    """How many elements of each token have other bits, at all ports together, int64 [B, T]; of two dtypes, which have
+    other values. None if shapes differ, or have no such axis of tokens.
+    """
+    apart: Tensor | None = None
+    for recorded, computed in zip(ports, trial, strict=True):
+        if recorded.dim() <= axis or recorded.shape != computed.shape:
+            return None
+        same_dtype = recorded.dtype == computed.dtype
+        elements = int_view(recorded) != int_view(computed) if same_dtype else recorded != computed
+        by_token = elements.movedim(axis, 1)
+        of_port = by_token.reshape(*by_token.shape[:2], -1).sum(-1)
+        if apart is not None and apart.shape != of_port.shape:
+            return None
+        apart = of_port if apart is None else apart + of_port
+    return apart

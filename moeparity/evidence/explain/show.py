@@ -21,7 +21,7 @@ from moeparity.evidence.explain.report import (
 from moeparity.ops.attribute import EDGE
 from moeparity.output.blocks import Block, Document, Group, Status, group, lines
 from moeparity.output.status import state_of
-from moeparity.output.words import in_short, more, percent
+from moeparity.output.words import more, percent, two_digits
 from moeparity.plan.address import pattern, role
 
 SHOWN_OTHERS = 3
@@ -121,7 +121,7 @@ def _unsearched(nodes: Sequence[Explanation], forwards: int) -> Iterator[Group]:
             names = f"{part.node}{_forwards(part.forwards, forwards, part.phases)}"
             words.append(
                 f"{names}: {percent(part.as_it_is)} of elements equal under the profile as it is, local error "
-                f"{in_short(part.local_error)}; {part.tried} tried"
+                f"{two_digits(part.local_error)}; {part.tried} tried"
             )
             words += () if part.extent is None else extent_lines(part.extent)
         yield group("Not searched to the end, since the search was stopped", lines(*words))
@@ -159,7 +159,9 @@ def _names(nodes: Iterable[Explanation]) -> str:
 
 
 def summary(result: Explained) -> str:
-    """One line: how many nodes are explained, by the start profile as it is or otherwise, of each in all its parts."""
+    """How many nodes the start profile explains as it is, how many other choices explain, and how many nothing does, in
+    one line. A node that was recorded in parts counts as explained if all of them are.
+    """
     by_node: dict[str, list[Explanation]] = {}
     for part in result.nodes:
         by_node.setdefault(part.node, []).append(part)
@@ -255,13 +257,16 @@ def _matches(node: Explanation, names: str) -> Iterator[str]:
 
 def _nothing(node: Explanation, names: str) -> Iterator[str]:
     yield f"{names}: none of the {node.tried} tried gives these bits ({node.calls} kernel calls)"
-    if node.matches and is_near(node.matches[0].equal, node.as_it_is):
+    has_near = bool(node.matches) and is_near(node.matches[0].equal, node.as_it_is)
+    # Beside choices that no file lists the nearest of the listed ones is a name by chance.
+    if has_near and node.orders is None:
         best = node.matches[0]
         equal = f"{percent(best.equal)} of elements equal ({percent(node.as_it_is)} without)"
         yield f"  nearest: {_spread(str(best))}, {equal}"
     else:
         equal = f"{percent(node.as_it_is)} of elements equal"
-        yield f"  nearest: the profile as it is, {equal}; nothing tried makes half of the others equal"
+        rest = "" if has_near else "; nothing tried makes half of the others equal"
+        yield f"  nearest: the profile as it is, {equal}{rest}"
     if node.left is not None:
         yield f"  which leaves {remainder(node.left)}"
         yield from () if node.left.extent is None else extent_lines(node.left.extent)

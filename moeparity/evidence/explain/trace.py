@@ -10,14 +10,13 @@ from pathlib import Path
 import torch
 
 from moeparity.errors import SpecError, TraceError, Where, did_you_mean, listed
-from moeparity.evidence.explain.explain import WORK
+from moeparity.evidence.explain.inquiry import WORK
 from moeparity.evidence.explain.observation import Observation
 from moeparity.evidence.explain.observed import observed
 from moeparity.evidence.explain.report import Explained
 from moeparity.evidence.explain.unlisted_orders import OrderBudget
 from moeparity.evidence.explain.walk import Walk, targets
-from moeparity.evidence.maps.forwards import module_calls
-from moeparity.evidence.maps.module_map import ModuleMap, load_map, map_of
+from moeparity.evidence.maps.forwards import map_for
 from moeparity.evidence.trace.reader import RankTrace, open_trace
 from moeparity.inputs.model import open_model
 from moeparity.numerics.dtypes import FLOAT_NAMES, torch_dtype
@@ -57,7 +56,7 @@ def explain_trace(request: Request, progress: Callback | None = None, stop: Stop
         near = did_you_mean(request.dtype, FLOAT_NAMES)
         raise SpecError(f"explain: dtype is {request.dtype!r}; expected one of {listed(FLOAT_NAMES)}.{near}")
     profile, trace = load_profile(request.profile, where), _rank(request)
-    module_map = _map(request, trace, where)
+    module_map = map_for(trace, request.map_name, where)
     model = open_model(request.checkpoint, device="cpu", progress=progress)
     recorded = observed(trace, model.graph, module_map)
     dtype = request.dtype or _dtype([step for step, _ in recorded.steps], model.dtype)
@@ -103,12 +102,6 @@ def _rank(request: Request) -> RankTrace:
             f"{Where(request.trace)}: it has no rank {request.rank}; expected one of 0 to {len(ranks) - 1}."
         )
     return ranks[request.rank]
-
-
-def _map(request: Request, trace: RankTrace, where: Where) -> ModuleMap:
-    if request.map_name is not None:
-        return load_map(request.map_name, where)
-    return map_of(module_calls(trace), Where(trace.folder))
 
 
 def _dtype(observations: Sequence[Observation], default: str) -> str:

@@ -60,7 +60,7 @@ def _gives(tries: Tries, choices: Choices, sample: Sample) -> bool:
     before = tries.kernels.work
     score = scored(tries.kernels, choices, [sample])
     tries.spent += tries.kernels.work - before
-    return score is not None and score.exact
+    return score.exact
 
 
 def _read_off(tries: Tries, place: Place, number: float) -> Iterator[Choices]:

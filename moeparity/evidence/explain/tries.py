@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -80,7 +81,8 @@ class Tries:
         trials = [self.kernels.outputs(choices, sample) for sample in self.samples]
         bases = [self.kernels.outputs(NOTHING, sample) for sample in self.samples if len(choices) == 1]
         self.effects[choices] = _distance(bases, trials) if bases else math.inf
-        return _score(self.samples, trials)
+        score = _score(self.samples, trials)
+        return None if score.refused else score
 
     def reaches(self, choice: Choice, parent: Choices) -> bool:
         """Whether a choice can make what the parent leaves much less, given how much it changes alone: it can come no
@@ -116,17 +118,15 @@ class Tries:
         return sorted(tried, key=lambda choices: (self.remainder(choices), len(choices), sorted(map(str, choices))))
 
 
-def scored(kernels: Kernels, choices: Choices, samples: Sequence[Sample]) -> Score | None:
-    """How near some choices come on some micro-batches; None where an op refuses them."""
+def scored(kernels: Kernels, choices: Choices, samples: Sequence[Sample]) -> Score:
+    """How near some choices come on some micro-batches."""
     return _score(samples, (kernels.outputs(choices, sample) for sample in samples))
 
 
-def _score(samples: Sequence[Sample], trials: Iterable[Ports | None]) -> Score | None:
+def _score(samples: Sequence[Sample], trials: Iterable[Ports | None]) -> Score:
     score = Score()
     for sample, trial in zip(samples, trials, strict=True):
-        if trial is None:
-            return None
-        score.add(Score.of(sample.compared, trial))
+        score.add(Score.of_refused(sample) if trial is None else Score.of(sample.compared, trial))
     return score
 
 
@@ -155,12 +155,17 @@ def tried(tries: Tries, combinations: Iterable[Choices], exact: list[Choices]) -
 
 
 def minimal(tries: Tries, choices: Choices) -> Choices:
-    """The combination without choices that it gives every bit without. Raises SpentError."""
-    for choice in sorted(choices, key=str):
-        fewer = choices - {choice}
-        if fewer and tries.exact(fewer):
-            return minimal(tries, fewer)
-    return choices
+    """A combination that gives every bit without choices that it gives them without: without all that take no effect,
+    and as far as there is work left without others.
+    """
+    smallest = tries.kernels.replaced.in_effect(choices) or choices
+    tries.scores[smallest] = tries.scores[choices]
+    with suppress(SpentError):
+        for choice in sorted(smallest, key=str):
+            fewer = smallest - {choice}
+            if fewer and tries.exact(fewer):
+                return minimal(tries, fewer)
+    return smallest
 
 
 def children(tries: Tries, parent: Choices) -> Iterator[Choices]:
@@ -172,8 +177,14 @@ def children(tries: Tries, parent: Choices) -> Iterator[Choices]:
         plan = replaced.bound(parent)
     except SpecError:
         return
+    # A grid of 8 or 4 bits has a dozen choices of its own, and GEMMs on it take long: it is tried alone and as profiles
+    # have it, and nothing is built upon it.
+    if any(map(replaced.is_on_grid, parent)):
+        return
     # Where nothing runs as it is, what is refused alone may run beside what makes it run.
     alone = tries.runs
     for choice in known_choices(replaced, plan):
+        if parent and replaced.is_on_grid(choice):
+            continue
         if choice[0] not in places_of and (not alone or tries.scores.get(frozenset([choice]), UNTRIED) is not None):
             yield parent | {choice}

@@ -19,9 +19,10 @@ from moeparity.evidence.explain.faults import is_fault
 from moeparity.evidence.explain.few_rows import cut, row_by_row, rows_apart
 from moeparity.evidence.explain.kernels import Kernels
 from moeparity.evidence.explain.plainness import places
-from moeparity.evidence.explain.replaced import Choices
+from moeparity.evidence.explain.replaced import Choice, Choices
 from moeparity.evidence.explain.report import FoundOrder, OrderSearch
 from moeparity.evidence.explain.sample import Sample
+from moeparity.evidence.explain.score import Score
 from moeparity.evidence.explain.tries import NOTHING, scored
 from moeparity.numerics.bits import int_view
 from moeparity.numerics.orders import OrderError
@@ -32,10 +33,13 @@ from moeparity.progress import Stop
 
 BESIDE: Final = 12
 """Beside so many combinations of listed choices orders are tried: those that leave least unexplained."""
-FITTED: Final = 8
+FITTED: Final = 32
 """An order is sought on so many rows at most, and on half of those that differ."""
-ENOUGH: Final = 64
+ENOUGH: Final = 256
 """Elements with other bits on which an order is sought; no more rows are taken for it once they have so many."""
+NEAR: Final = 4
+"""Each time twice as many orders were tried, further ones are sought beside so many of those that give most elements:
+where two orders are not listed, either gives more of them than any other order of its sum does."""
 CHANCE: Final = 20
 """By chance an order gives the bits of a sum that others miss half the time at most. What was found is believed where
 it does so at this many sums of other rows, and one more for each doubling of the number of orders tried."""
@@ -62,17 +66,18 @@ class OrderBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """An order that gives every bit of all rows, beside other choices. See `FoundOrder`."""
+    """One order or several that give every bit of all rows, beside other choices. See `FoundOrder`."""
 
     choices: Choices
-    answer: FoundOrder
+    answers: tuple[FoundOrder, ...]
 
 
 @dataclass(kw_only=True)
 class _Sum:
-    """One sum of a node, beside some listed choices: the rows on which its order is sought, and the others.
+    """One sum of a node, beside some choices: the rows on which its order is sought, and the others.
 
-    share: of the time, relative to that of other sums. seconds: what was spent.
+    trees: keys of the orders beside it that no file lists, with the places of their sums. share: of the time, relative
+    to that of other sums. seconds: what was spent.
     """
 
     kernels: Kernels
@@ -80,6 +85,7 @@ class _Sum:
     place: Place
     fitted: Sample
     others: Sequence[Sample]
+    trees: frozenset[tuple[Place, object]] = frozenset()
     share: float = 1.0
     seconds: float = 0.0
 
@@ -102,39 +108,25 @@ class _Sum:
         sizes = [size for value in values for size in value.shape]
         sizes += [size for ref in self.node.weights.values() for size in ref.shape]
         counts = sorted({*range(2, 10), *(size for size in sizes if size > 1)})
-        return next((count for count in counts if self.gives(chain_of(count)) is not None), None)
+        return next((count for count in counts if self.score(chain_of(count)) is not None), None)
 
     @cached_property
     def orders(self) -> Iterator[str]:
         """The orders that are tried."""
-        products = self.gives("sequential(fma)") is not None
+        products = self.score("sequential(fma)") is not None
         return likely_orders(self.leaves or UNKNOWN, products=products)
 
     def choices(self, order: str) -> Choices:
         """The order beside the other choices."""
         return self.beside | {(self.place, order)}
 
-    def gives(self, order: str) -> bool | None:
-        """Whether an order gives every bit of the fitted rows; None where it is refused."""
+    def score(self, order: str) -> Score | None:
+        """How near an order comes on the fitted rows; None where it is refused."""
         try:
             score = scored(self.kernels, self.choices(order), [self.fitted])
         except OrderError:
             return None
-        return None if score is None else score.exact
-
-    def gives_others(self, choices: Choices) -> bool:
-        """Whether choices give every bit of the other rows."""
-        score = scored(self.kernels, choices, self.others)
-        return score is not None and score.exact
-
-    @cached_property
-    def deciding(self) -> int:
-        """Sums of the other rows of which the choices without the order give other bits. Where matrices are multiplied
-        or parts are added, each element is a sum; elsewhere, as in a norm, the elements of a row share at.
-        """
-        counts = [rows_apart(self.kernels, self.beside, sample) for sample in self.others]
-        by_element = self.node.op.gemm or bool(self.node.op.takes_partials)
-        return sum(int(count.sum() if by_element else (count > 0).sum()) for count in counts)
+        return None if score.refused else score
 
 
 @dataclass(slots=True, kw_only=True)
@@ -149,10 +141,11 @@ class UnlistedOrders:
     fits: list[Fit] = field(default_factory=list)
     unsure: list[FoundOrder] = field(default_factory=list)
     _keys: set[object] = field(default_factory=set)
+    _near: list[tuple[int, int, _Sum, str]] = field(default_factory=list)
 
     def search(self) -> OrderSearch:
         """Until all orders are tried, or it is time to stop."""
-        begun, most, at_work = time.monotonic(), math.inf, 0.0
+        begun, most, at_work, pairs_at = time.monotonic(), math.inf, 0.0, 2 * ENOUGH
         sums, waiting, is_empty = self._sums(), list[_Sum](), False
         while self.tried < most and not self.stop.is_due and (waiting or not is_empty):
             # To set up a sum takes time too: as much goes to the orders of those that are set up.
@@ -162,20 +155,23 @@ class UnlistedOrders:
                 if further is not None:
                     further.seconds = further.share * min((each.turn for each in waiting), default=0.0)
                     waiting.append(further)
-                continue
-            if waiting:
+            elif waiting:
                 at = min(waiting, key=lambda each: each.turn)
                 before = at.seconds
                 if not self._try_next(at):
                     waiting.remove(at)
                 at_work += at.seconds - before
+            if self.tried >= pairs_at or (is_empty and not waiting):
+                pairs_at = 2 * self.tried
+                least = min((each.turn for each in waiting), default=0.0)
+                waiting += self._beside_near(least)
             if (self.fits or self.unsure) and most == math.inf:
                 most = max(2 * self.tried, self.tried + FURTHER)
         return OrderSearch(
             tried=self.tried,
             seconds=time.monotonic() - begun,
             is_whole=is_empty and not waiting,
-            found=tuple(fit.answer for fit in self.fits),
+            found=tuple(answer for fit in self.fits for answer in fit.answers),
             unsure=tuple(self.unsure),
         )
 
@@ -185,43 +181,74 @@ class UnlistedOrders:
         order = next(at.orders, None)
         if order is not None:
             self.tried += 1
-            if at.gives(order):
+            score = at.score(order)
+            if score is not None and score.exact:
                 self._judge(at, order)
+            elif score is not None and not at.trees:
+                self._near.append((score.equal_elements, -self.tried, at, order))
         at.seconds += time.monotonic() - begun
         return order is not None
 
+    def _beside_near(self, turn: float) -> Iterator[_Sum]:
+        """The node's other sums, each to be searched beside one of the orders that come nearest to the values. No order
+        is taken twice.
+        """
+        self._near.sort(reverse=True)
+        nearest, self._near = self._near[:NEAR], self._near[NEAR:]
+        for _, _, at, order in nearest:
+            trees = frozenset({(at.place, tree_key(order, at.leaves))})
+            for beside, place in self._places(at.choices(order)):
+                if place != at.place:
+                    yield replace(at, beside=beside, place=place, trees=trees, share=OF_ORDER, seconds=OF_ORDER * turn)
+
     def _judge(self, at: _Sum, order: str) -> None:
         """Hold an order that gives the fitted rows against the others."""
-        key = (at.place, tree_key(order, at.leaves))
-        if key in self._keys or not at.gives_others(at.choices(order)):
+        trees = at.trees | {(at.place, tree_key(order, at.leaves))}
+        if trees in self._keys or not self._gives(at.choices(order), at.others):
             return
-        self._keys.add(key)
+        self._keys.add(trees)
         name = order if at.leaves is None else shortest(order, at.leaves)
-        choices = self._smallest(at, at.choices(name))
-        answer = FoundOrder(
-            place=f"{at.place[0]}:{at.place[1]}",
-            order=name,
-            fitted=_rows(at.fitted),
-            others=sum(map(_rows, at.others)),
-            deciding=at.deciding,
+        choices = self._smallest(at.choices(name), {(at.place, name)}, [at.fitted, *at.others])
+        answers = tuple(
+            FoundOrder(
+                place=f"{node}:{attribute}",
+                order=str(value),
+                fitted=_rows(at.fitted),
+                others=sum(map(_rows, at.others)),
+                deciding=self._deciding(choices - {((node, attribute), value)}, node, at.others),
+            )
+            for (node, attribute), value in sorted(choices, key=str)
+            if (node, attribute) in {place for place, _ in trees}
         )
-        if at.deciding >= CHANCE + math.log2(max(1, self.tried)):
-            self.fits.append(Fit(choices=choices, answer=answer))
+        if min(answer.deciding for answer in answers) >= CHANCE + math.log2(max(1, self.tried)):
+            self.fits.append(Fit(choices=choices, answers=answers))
         else:
-            self.unsure.append(answer)
+            self.unsure += answers
 
-    def _smallest(self, at: _Sum, choices: Choices) -> Choices:
+    def _deciding(self, beside: Choices, name: str, others: Sequence[Sample]) -> int:
+        """Sums of the other rows of which the choices without the order give other bits. Where matrices are multiplied
+        or parts are added, each element is a sum; elsewhere, as in a norm, the elements of a row share one.
+        """
+        counts = [rows_apart(self.kernels, beside, sample) for sample in others]
+        op = next(node.op for node in self.kernels.replaced.all_nodes if node.name == name)
+        by_element = op.role.gemm or bool(op.cut.takes_partials)
+        return sum(int(count.sum() if by_element else (count > 0).sum()) for count in counts)
+
+    def _gives(self, choices: Choices, samples: Sequence[Sample]) -> bool:
+        """Whether choices give every bit."""
+        return scored(self.kernels, choices, samples).exact
+
+    def _smallest(self, choices: Choices, order: Choices | set[Choice], samples: Sequence[Sample]) -> Choices:
         """Without the choices beside the order that every bit is given without."""
-        for choice in sorted(at.beside, key=str):
-            fewer = choices - {choice}
-            score = scored(self.kernels, fewer, [at.fitted, *at.others])
-            if score is not None and score.exact:
-                return self._smallest(replace_beside(at, at.beside - {choice}), fewer)
+        for choice in sorted(choices - order, key=str):
+            if self._gives(choices - {choice}, samples):
+                return self._smallest(choices - {choice}, order, samples)
         return choices
 
     def _sums(self) -> Iterator[_Sum]:
-        """Each sum beside nothing, beside what leaves least, and beside each choice that makes a node have it. Of those
-        beside which a sum is the same, the first. None if no row would be left to judge an order by.
+        """The sums whose orders are searched: each one alone, beside the choices that come nearest to the values, and
+        beside each choice without which its node does not have it. Where a sum's terms are the same beside several
+        choices, it is searched beside the first. There are none if no row would be left to judge an order by.
         """
         met: set[object] = set()
         rows = self._fitted_rows()
@@ -303,15 +330,10 @@ class UnlistedOrders:
 
     def _parted(self, sample: Sample, mask: Tensor) -> tuple[Sample, list[Sample]]:
         """A micro-batch at the rows of a mask, and all others that are no padding."""
-        axis = self.kernels.replaced.nodes[-1].op.token_axis
+        axis = self.kernels.replaced.nodes[-1].op.tokens.axis
         real = torch.ones_like(mask) if sample.real is None else sample.real[0]
         rest = [replace(sample, real=(real & ~mask, axis))] if bool((real & ~mask).any()) else []
         return replace(sample, real=(mask, axis)), [*rest, *(each for each in self.samples if each is not sample)]
-
-
-def replace_beside(at: _Sum, beside: Choices) -> _Sum:
-    """The same sum beside other choices."""
-    return _Sum(kernels=at.kernels, beside=beside, place=at.place, fitted=at.fitted, others=at.others)
 
 
 def _key(port: Tensor) -> tuple[object, ...]:

@@ -53,7 +53,7 @@ def targets(plan: BoundGraph, names: Collection[str], recorded: Recorded) -> lis
     """Some nodes with the steps that may show each, in the order of the graph."""
     steps, for_attention = recorded.in_cases(plan.phases), recorded.for_attention(plan.phases)
     return [
-        Target(node=node, steps=for_attention if node.op.mixes_tokens else steps)
+        Target(node=node, steps=for_attention if node.op.tokens.mixes else steps)
         for node in plan.graph.nodes
         if node.name in names
     ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
+from moeparity.documents.checked import read, shipped
 from moeparity.errors import SpecError, TraceError, Where, did_you_mean, listed
 from moeparity.evidence.trace.records import Call
 from moeparity.plan.address import role
@@ -48,6 +49,15 @@ class Place:
         ids = call.inputs if self.side == "input" else call.outputs
         return next((ids[slot] for slot in self.slots if slot in ids), None)
 
+    def values_of(self, calls: Iterable[Call]) -> Iterator[int]:
+        """The ids of all values that calls of the module have here, those of lists and dicts behind the others."""
+        for call in calls:
+            if call.level == "module" and call.path == self.module:
+                ids = call.inputs if self.side == "input" else call.outputs
+                yield from (ids[slot] for slot in self.slots if slot in ids)
+                items = tuple(f"{slot}." for slot in self.slots)
+                yield from (number for slot, number in ids.items() if slot.startswith(items))
+
     def __str__(self) -> str:
         inside = "" if self.op is None else f"{self.op} in "
         return f"{self.side} {self.slots[0]} of {inside}{self.module or 'the model'}"
@@ -61,9 +71,10 @@ class ModuleMap:
     where: Where
 
     @cached_property
-    def tokens(self) -> Place:
-        """Where the ids of the tokens go in."""
-        return _plain(self.file.tokens)
+    def tokens(self) -> tuple[Place, ...]:
+        """Where the ids of the tokens go in: of a model at one of these."""
+        shown = self.file.tokens
+        return tuple(map(_plain, shown if isinstance(shown, list) else [shown]))
 
     @cached_property
     def mask(self) -> tuple[Place, ...]:
@@ -129,7 +140,7 @@ class ModuleMap:
 
     def refuse_unknown(self, graph: Graph) -> None:
         """Raises SpecError for a value that no node of a graph has; a shipped map is of all models."""
-        if self.where.path in reader.shipped("maps").values():
+        if self.where.path in shipped("maps").values():
             return
         values = dict.fromkeys(role(value) for node in graph.nodes for value in node.values)
         for name in self.file.values:
@@ -184,14 +195,14 @@ class ModuleMap:
 def load_map(name: str, where: Where) -> ModuleMap:
     """A shipped map by name, or a file relative to the one that names it. Raises SpecError."""
     if (path := reader.own_file(name, where, "map")) is not None:
-        return ModuleMap(reader.read(path, MapFile), Where(path))
-    shipped = reader.shipped("maps")
-    if name not in shipped:
+        return ModuleMap(read(path, MapFile), Where(path))
+    maps = shipped("maps")
+    if name not in maps:
         raise SpecError(
-            f"{where}: map {name!r} is not shipped; expected {listed(shipped)}, or a path with `/` or `.yaml` to a "
-            f"file of your own.{did_you_mean(name, shipped)}"
+            f"{where}: map {name!r} is not shipped; expected {listed(maps)}, or a path with `/` or `.yaml` to a file "
+            f"of your own.{did_you_mean(name, maps)}"
         )
-    return ModuleMap(reader.read(shipped[name], MapFile), Where(shipped[name]))
+    return ModuleMap(read(maps[name], MapFile), Where(maps[name]))
 
 
 def map_of(calls: Iterable[Call], where: Where) -> ModuleMap:
@@ -201,7 +212,7 @@ def map_of(calls: Iterable[Call], where: Where) -> ModuleMap:
     `where` is the trace.
     """
     modules = list({(call.path, call.name): call for call in calls}.values())
-    maps = [load_map(name, where) for name in reader.shipped("maps")]
+    maps = [load_map(name, where) for name in shipped("maps")]
     fitting = [shipped for shipped in maps if shipped.shows(modules)]
     if len(fitting) == 1:
         return fitting[0]
@@ -233,4 +244,4 @@ def _side(shown: Shown) -> Literal["input", "output"]:
 def _width(node: Node) -> int | None:
     """How many columns a node's value has, as the weight of its GEMM tells."""
     weight = node.weights.get("weight")
-    return None if weight is None or not node.op.gemm else weight.shape[0]
+    return None if weight is None or not node.op.role.gemm else weight.shape[0]

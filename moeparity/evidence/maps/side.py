@@ -11,11 +11,9 @@ import torch
 
 from moeparity.engine.grafts import Graft
 from moeparity.errors import TraceError, Where, counted
-from moeparity.evidence.maps.computed_together import own_schedule
-from moeparity.evidence.maps.forwards import Forward, forwards, module_calls, refuse_other_model
-from moeparity.evidence.maps.module_map import ModuleMap, Place, load_map, map_of
-from moeparity.evidence.maps.placing import NOWHERE, Placing
-from moeparity.evidence.maps.requests import Requests
+from moeparity.evidence.alignment.grid import NOWHERE, OnGrid
+from moeparity.evidence.maps.forwards import Forward, forwards, map_for, refuse_other_model
+from moeparity.evidence.maps.module_map import ModuleMap, Place
 from moeparity.evidence.maps.values import shape_shown, shown_rows, tokens_shown
 from moeparity.evidence.maps.weights import Tensors, Weights, compared
 from moeparity.evidence.trace.reader import RankTrace, Trace, open_trace
@@ -75,18 +73,18 @@ def recorded_side(
     whole tensors, or all zero; SpecError for a map.
     """
     rank = one_rank(open_trace(folder))
-    stated_map = None if map_name is None else load_map(map_name, where)
-    module_map = stated_map or map_of(module_calls(rank), Where(folder))
+    module_map = map_for(rank, map_name, where)
     module_map.refuse_unknown(graph)
     ways = forwards(rank, module_map)
     refuse_other_model(rank, module_map, graph, ways[0])
-    served = Requests(ways, ids, mask) if rank.contents.batches else None
-    indices = _indices(rank, ways, ids, mask, served)
+    on_grid = OnGrid([(way.ids, way.tokens) for way in ways], ids, mask)
+    indices = on_grid.indices()
+    _refuse_other_tokens(rank, ways, indices, ids[0][mask[0]])
     placed = [(way, index) for way, index in zip(ways, indices, strict=True) if bool((index != NOWHERE).any())]
     grafts = _grafts(rank, graph, module_map, placed, mask)
     _refuse_zeros(rank, graph, grafts)
     _refuse_other_shapes(rank, graph, module_map, placed, grafts)
-    shown = torch.zeros(mask.numel(), dtype=torch.bool)
+    shown, logits = torch.zeros(mask.numel(), dtype=torch.bool), module_map.on(graph).get(graph.output, ())
     for _, index in placed:
         shown[index[index != NOWHERE]] = True
     return RecordedSide(
@@ -99,17 +97,18 @@ def recorded_side(
         tokens=int((shown & mask.flatten()).sum()),
         whole=rank.contents.whole,
         weights=compared(rank, graph, tensor),
-        schedule=_schedule(rank, module_map.on(graph).get(graph.output, ()), placed, mask)
-        if served is None
-        else served.schedule(),
-        requests={} if served is None else served.names,
+        schedule=on_grid.schedule([tokens_shown(rank, way, logits).shape[1] == 1 for way in ways]),
+        requests=on_grid.names if rank.contents.batches else {},
         notes=(*rank.head.unseen, *rank.contents.notes),
     )
 
 
 def refuse_without_logits(side: RecordedSide, graph: Graph, scored: torch.Tensor) -> None:
-    """Raises TraceError if some tokens have recorded logits and a token before one that is scored, bool [B, T], has
-    none. A trace without any logits is no error: nothing can be judged by it, but its nodes can be looked at.
+    """Refuses a trace that has logits of some tokens and lacks those that a scored token is judged by: the logits of
+    the token before it.
+
+    scored: bool [B, T]. A trace without any logits is not refused, since its nodes can still be compared. Raises
+    TraceError.
     """
     graft = side.grafts.get(graph.output)
     if graft is None:
@@ -137,29 +136,15 @@ def one_rank(trace: Trace) -> RankTrace:
     return first
 
 
-def _indices(
-    trace: RankTrace, ways: Sequence[Forward], ids: torch.Tensor, mask: torch.Tensor, served: Requests | None
-) -> list[torch.Tensor]:
-    placing = Placing(ids, mask)
-    indices = [placing.place(way) for way in ways] if served is None else served.indices()
+def _refuse_other_tokens(
+    trace: RankTrace, ways: Sequence[Forward], indices: Sequence[torch.Tensor], first: torch.Tensor
+) -> None:
     if all(bool((index == NOWHERE).all()) for index in indices):
         raise TraceError(
             f"{Where(trace.folder)}: {counted(len(ways), 'forward')}, none with the tokens of this recipe; the first "
-            f"begins with {ways[0].ids[0, :8].tolist()}, the recipe's first sequence with "
-            f"{ids[0][mask[0]][:8].tolist()}. Name the token file of that run."
+            f"begins with {ways[0].ids[0, :8].tolist()}, the recipe's first sequence with {first[:8].tolist()}. "
+            "Name the token file of that run."
         )
-    return indices
-
-
-def _schedule(
-    trace: RankTrace,
-    logits: Sequence[Place],
-    placed: Sequence[tuple[Forward, torch.Tensor]],
-    mask: torch.Tensor,
-) -> Schedule | None:
-    shapes = [(len(way.ids), way.ids.shape[1]) for way, _ in placed]
-    last_only = [tokens_shown(trace, way, logits).shape[1] == 1 for way, _ in placed]
-    return own_schedule(shapes, [index for _, index in placed], mask, last_only)
 
 
 def _grafts(
@@ -197,8 +182,8 @@ def _grafts(
 
 def _multiplied(graph: Graph) -> set[str]:
     """The values that go into products of matrices: the first input of a GEMM, and all that attention reads."""
-    takers = [node for node in graph.nodes if node.op.gemm or node.op.mixes_tokens]
-    return {value for node in takers for value in (node.inputs if node.op.mixes_tokens else node.inputs[:1])}
+    takers = [node for node in graph.nodes if node.op.role.gemm or node.op.tokens.mixes]
+    return {value for node in takers for value in (node.inputs if node.op.tokens.mixes else node.inputs[:1])}
 
 
 def _reader(read: Callable[[str], torch.Tensor], value: str) -> Callable[[], torch.Tensor]:

@@ -80,14 +80,8 @@ class RankTrace:
         )
 
     def rows(self, value: Value) -> torch.Tensor | None:
-        """The digests of a value's rows, int64 [rows]; None where none were kept. Raises TraceError.
-
-        A view that consists of whole rows of its base, one after the other, has those.
-        """
-        if value.rows:
-            return self._stored(value, ROWS)
-        base = None if value.base is None else self.contents.values.get(value.base)
-        return None if base is None or not _has_rows_of(value, base) else self._rows_of(value, base)
+        """The digests of a value's rows, int64 [rows]; None where none were kept. Raises TraceError."""
+        return self._stored(value, ROWS) if value.rows else None
 
     def tensor(self, value: Value) -> torch.Tensor | None:
         """The whole value, where it was kept; of a view of a kept value its elements. Raises TraceError."""
@@ -109,10 +103,6 @@ class RankTrace:
         """Whether the value was kept whole, or what it is a view of."""
         base = None if value.base is None else self.contents.values.get(value.base)
         return value.tensor or (base is not None and base.tensor)
-
-    def _rows_of(self, view: Value, base: Value) -> torch.Tensor | None:
-        rows, first = self.rows(base), (view.offset - base.offset) // (base.shape[-1] if base.shape else 1)
-        return None if rows is None else rows[first : first + math.prod(view.shape[:-1])]
 
     def _stored(self, value: Value, key: str) -> torch.Tensor:
         number = value.file if key == ROWS else value.tensor_file
@@ -238,19 +228,6 @@ def _record_of(kind: Callable[..., RecordKind], document: dict[str, Any], where:
         return kind(**plain)
     except TypeError as error:
         raise TraceError(f"{where}: {str(error).rpartition('() ')[2]}: expected the fields of a record.") from None
-
-
-def _has_rows_of(view: Value, base: Value) -> bool:
-    """Whether a view's rows are rows of its base, in their order."""
-    width = base.shape[-1] if base.shape else 1
-    return (
-        bool(view.shape)
-        and view.dtype == base.dtype
-        and view.shape[-1] == width > 0
-        and (view.offset - base.offset) % width == 0
-        and view.is_contiguous
-        and base.is_contiguous
-    )
 
 
 def _reach(value: Value) -> int:

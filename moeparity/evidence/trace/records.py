@@ -68,6 +68,15 @@ class Value:
     stats: Mapping[str, float] | None = None
 
     @property
+    def steps(self) -> tuple[int, ...]:
+        """How far apart neighbours lie in memory, as far as was recorded; of an axis of one there are none."""
+        return tuple(step for size, step in zip(self.shape, self.strides, strict=False) if size != 1)
+
+    def part_of(self, base: Value) -> tuple[object, ...]:
+        """Which part of what it looks at a view is, and how it lies there."""
+        return self.offset - base.offset, self.steps
+
+    @property
     def is_contiguous(self) -> bool:
         """Whether its elements lie in memory one behind the other, in their order."""
         expected = 1

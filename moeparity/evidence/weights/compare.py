@@ -11,6 +11,7 @@ from moeparity.evidence.census.follow import followed
 from moeparity.evidence.census.outcome import Derived
 from moeparity.evidence.weights.fingerprint_files import Weights
 from moeparity.evidence.weights.part import matrix
+from moeparity.evidence.weights.quantised import OTHER_BITS, Held, explain_codes, weights_as_codes
 from moeparity.evidence.weights.report import Finding, Sort, WeightsReport, WeightsSide
 from moeparity.evidence.weights.whole import Whole, wholes
 from moeparity.output.words import few
@@ -20,18 +21,23 @@ _SPANS = 6
 
 
 def compare(a: Weights, b: Weights | None) -> WeightsReport:
-    """Every tensor of both sides; or one side alone, held to itself: parts that are doubled, replicas that differ."""
-    ours, theirs = wholes(a), None if b is None else wholes(b)
+    """Every tensor of both sides; or one side alone, held to itself: parts that are doubled, replicas that differ. Of a
+    weight that two checkpoints have in different formats, codes are held to numbers.
+    """
+    as_codes = _as_codes(a, b)
+    ours, theirs = wholes(a, as_codes.names), None if b is None else wholes(b, as_codes.names)
     findings = [
         finding for side, tensors in (("A", ours), ("B", theirs or {})) for finding in _of_itself(side, tensors)
     ]
-    sides = (_side(a, ours), None if b is None or theirs is None else _side(b, theirs))
+    sides = (_side(a), None if b is None else _side(b))
     if b is None or theirs is None:
         findings += [finding for whole in ours.values() for finding in _incomplete("A", whole)]
         return WeightsReport(a=sides[0], b=None, compared=0, equal=0, findings=tuple(findings), constant=(), aside=())
     common = [name for name in ours if name in theirs]
     totals = _by_total(ours)
     pairs = {name: list(_pair(ours[name], theirs[name], totals)) for name in common}
+    if a.checkpoint is not None and b.checkpoint is not None:
+        explain_codes(a.checkpoint, b.checkpoint, pairs)
     one_sided, aside = _one_sided(ours, theirs, (a, b))
     undecided = {name for name, differences in pairs.items() if any(f.sort != "differs" for f in differences)}
     matrices = (name for name in common if ours[name].constant and theirs[name].constant and len(ours[name].shape) > 1)
@@ -40,11 +46,19 @@ def compare(a: Weights, b: Weights | None) -> WeightsReport:
         b=sides[1],
         compared=len(common) - len(undecided),
         equal=sum(not differences for differences in pairs.values()),
-        findings=(*(f for differences in pairs.values() for f in differences), *one_sided, *findings),
+        rounded=as_codes.rounded,
+        findings=(*as_codes.findings, *(f for of in pairs.values() for f in of), *one_sided, *findings),
         constant=tuple(name for name in matrices if not pairs[name]),
         aside=tuple(aside),
         derived=tuple(_derived(a, b)),
     )
+
+
+def _as_codes(a: Weights, b: Weights | None) -> Held:
+    """What is told of codes held to numbers: nothing of programs, or of weights that are multiplied out."""
+    if b is None or a.checkpoint is None or b.checkpoint is None or a.by_rank[0].cast:
+        return Held(names=frozenset(), rounded=0, findings=())
+    return weights_as_codes(a.checkpoint, b.checkpoint)
 
 
 def _derived(a: Weights, b: Weights) -> Iterator[Derived]:
@@ -63,11 +77,13 @@ def _derived(a: Weights, b: Weights) -> Iterator[Derived]:
         yield replace(derived, says=derived.says + where)
 
 
-def _side(weights: Weights, tensors: Mapping[str, Whole]) -> WeightsSide:
+def _side(weights: Weights) -> WeightsSide:
+    tensors = len({part.tensor for ranked in weights.by_rank for part in ranked.parts})
     first = weights.by_rank[0]
     return WeightsSide(
-        source=weights.source, checkpoint=weights.is_checkpoint, ranks=first.ranks, missing_ranks=weights.missing,
-        cast=first.cast, tensors=len(tensors),
+        source=weights.source, checkpoint=weights.checkpoint is not None, ranks=first.ranks,
+        missing_ranks=weights.missing, cast=first.cast, tensors=tensors,
+        formats=() if weights.checkpoint is None else weights.checkpoint.formats,
     )  # fmt: skip
 
 
@@ -126,7 +142,7 @@ def _instead(a: Whole, b: Whole, apart: torch.Tensor, totals: Mapping[tuple[int,
         moved = torch.zeros_like(apart)
         moved[torch.tensor([place for place in places if place is not None])] = True
         return f"B has A's rows {spans(moved)} there"
-    return "other bits"
+    return OTHER_BITS
 
 
 def _by_total(tensors: Mapping[str, Whole]) -> dict[tuple[int, tuple[int, ...]], list[str]]:

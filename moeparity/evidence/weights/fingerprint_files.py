@@ -45,9 +45,9 @@ class Weights:
     """What all ranks of a program hold, or a checkpoint. missing: ranks of which there is no file."""
 
     source: str
-    is_checkpoint: bool
     by_rank: tuple[RankWeights, ...]
     missing: tuple[int, ...] = ()
+    checkpoint: Checkpoint | None = None
 
 
 def write_weights(path: Path, weights: RankWeights) -> None:
@@ -92,7 +92,8 @@ def _place(folder: Path, rank: int) -> Path:
 def open_weights(path: Path, cast: str | None = None, progress: Callback | None = None) -> Weights:
     """The fingerprint in a file, those of all ranks in a folder, or that of a checkpoint, taken of its files.
 
-    `cast` is the dtype that a checkpoint's weights are rounded to first. Raises WeightsError, CheckpointError.
+    `cast` is the dtype that a checkpoint's weights are rounded to first, quantised ones after they are multiplied out;
+    without it codes and scales are tensors of their own. Raises WeightsError, CheckpointError.
     """
     files = sorted(path.glob(_FILES)) if paths.is_folder(path) else []
     if files or paths.is_file(path):
@@ -125,7 +126,6 @@ def _of_ranks(path: Path, ranks: Sequence[RankWeights], files: Sequence[Path]) -
     missing = tuple(rank for rank in range(first.ranks) if rank not in rank_ids)
     return Weights(
         source=str(Where(path)),
-        is_checkpoint=False,
         by_rank=tuple(sorted(ranks, key=lambda rank_weights: rank_weights.rank)),
         missing=missing,
     )
@@ -135,14 +135,15 @@ def _of_checkpoint(folder: Path, cast: str | None, progress: Callback | None) ->
     checkpoint = Checkpoint(folder, progress)
     dtype = None if cast is None else torch_dtype(cast)
     parts = []
-    for done, name in enumerate(checkpoint.entries, 1):
-        tensor = checkpoint.tensor(name)
+    names = checkpoint.stored if dtype is None else checkpoint.entries
+    for done, name in enumerate(names, 1):
+        tensor = checkpoint.stored_tensor(name) if dtype is None else checkpoint.tensor(name)
         parts.append(part(name, tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor))
         if progress is not None:
-            progress(Progress(step="fingerprints of weights", at=name, done=done, total=len(checkpoint.entries),
+            progress(Progress(step="fingerprints of weights", at=name, done=done, total=len(names),
                               work=checkpoint.handed_out / 1e6, unit="MB"))  # fmt: skip
     rank_weights = RankWeights(rank=0, ranks=1, cast=cast or "", parts=tuple(parts))
-    return Weights(source=str(Where(folder)), is_checkpoint=True, by_rank=(rank_weights,))
+    return Weights(source=str(Where(folder)), by_rank=(rank_weights,), checkpoint=checkpoint)
 
 
 def _read(path: Path) -> RankWeights:

@@ -31,7 +31,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsSide:
-    """One side: a checkpoint, or the ranks of a program."""
+    """One side: a checkpoint, or the ranks of a program. formats: those of a checkpoint's quantised weights."""
 
     source: str
     checkpoint: bool
@@ -39,16 +39,18 @@ class WeightsSide:
     missing_ranks: tuple[int, ...]
     cast: str
     tensors: int
+    formats: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsReport:
     """Two sides compared tensor by tensor, or one alone (`b` is None).
 
-    compared: tensors that both hold all of, in one dtype and shape. equal: those with the same bits. constant: matrices
-    that hold one number only, on both sides. aside: what one side has and no comparison could want: buffers that no
-    checkpoint keeps, second names of a tensor. derived: of two censuses of one program, what became in B of tensors
-    that were made of weights in A.
+    compared: tensors that both hold all of, in one dtype and shape. equal: those with the same bits. rounded: weights
+    that one side has as codes and the other as numbers, of which each code is the nearest to its number. constant:
+    matrices that hold one number only, on both sides. aside: what one side has and no comparison could want: buffers
+    that no checkpoint keeps, second names of a tensor. derived: of two censuses of one program, what became in B of
+    tensors that were made of weights in A.
     """
 
     a: WeightsSide
@@ -59,6 +61,7 @@ class WeightsReport:
     constant: tuple[str, ...]
     aside: tuple[str, ...]
     derived: tuple[Derived, ...] = ()
+    rounded: int = 0
 
     @property
     def exit_code(self) -> int:
@@ -69,7 +72,8 @@ class WeightsReport:
             return 3
         if self.only_derived:
             return 0
-        lacking = self.a.missing_ranks or (self.b is not None and (self.b.missing_ranks or not self.compared))
+        nothing = not (self.compared or self.rounded)
+        lacking = self.a.missing_ranks or (self.b is not None and (self.b.missing_ranks or nothing))
         return 3 if self.findings or lacking else 0
 
     @property

@@ -63,12 +63,14 @@ def _verdict(report: WeightsReport) -> str:
         uncompared = len({finding.tensor for finding in report.findings})
         of_all = f"{report.equal:,} of {counted(report.compared, 'compared tensor')}"
         return f"{of_all} equal, {uncompared:,} not compared; {code}"
-    return f"{counted(report.compared, 'tensor')} have equal bits; {code}"
+    rounded = f", {counted(report.rounded, 'weight')} as codes nearest to the other's" if report.rounded else ""
+    return f"{counted(report.compared, 'tensor')} have equal bits{rounded}; {code}"
 
 
 def _side(side: WeightsSide) -> str:
     words = [side.source, counted(side.tensors, "tensor")]
     words += ["a checkpoint"] if side.checkpoint else [counted(side.ranks, "rank")]
+    words += [f"{few(side.formats, 3)}{' multiplied out' if side.cast else ''}"] if side.formats else []
     words += [f"rounded to {side.cast}"] if side.cast else []
     words += [f"no file of {counted(len(side.missing_ranks), 'rank')}"] if side.missing_ranks else []
     return ", ".join(words)
@@ -83,21 +85,23 @@ def _derived_table(stale: Sequence[Derived]) -> Table:
 
 
 def _table(findings: Sequence[Finding]) -> Table:
-    """A line for each finding; experts of a layer with the same one share a line."""
+    """A line for each finding; experts of a layer with the same one share a line, in which `*` is each one's number."""
     groups: dict[tuple[str, str, str, str, str], list[int]] = {}
     for finding in findings:
         expert = _EXPERT.search(finding.tensor)
         name = _EXPERT.sub(r"\g<1>*\g<3>", finding.tensor) if expert else finding.tensor
-        key = (name, finding.sort, finding.side, finding.rows, finding.says)
+        says = finding.says.replace(expert[0], r".experts.*.") if expert else finding.says
+        key = (name, finding.sort, finding.side, finding.rows, says)
         groups.setdefault(key, []).append(int(expert[2]) if expert else -1)
     rows = []
     for (name, sort, side, of_rows, says), experts in list(groups.items())[:_MOST]:
         numbers = [str(expert) for expert in sorted(set(experts))]
-        label = name if experts[0] < 0 or numbers[1:] else name.replace("*", numbers[0])
+        alone = experts[0] >= 0 and not numbers[1:]
+        label, sentence = (words.replace("*", numbers[0]) if alone else words for words in (name, says))
         label += f", experts {few(numbers, 8)}" if numbers[1:] else ""
         where = f"{sort} in {side}" if side and " in " not in sort else sort
         every = "all" if sort in ("differs", "incomplete") else ""
-        rows.append((label, where, of_rows or every, says))
+        rows.append((label, where, of_rows or every, sentence))
     if len(groups) > _MOST:
         rows.append((f"and {len(groups) - _MOST} more lines", "", "", "all of them are in --json"))
     return table([Column(title, "name") for title in ("tensor", "", "rows", "says")], rows)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from moeparity import paths
+from moeparity.documents.checked import read, shipped
 from moeparity.errors import SpecError, WeightsError, Where, did_you_mean, display_path, listed
 from moeparity.evidence.census.census import Census, census
 from moeparity.evidence.weights.fingerprint_files import RankWeights, rank_file, write_rank
@@ -20,7 +21,6 @@ from moeparity.inputs.weights.checkpoint import INDEX, SINGLE, Checkpoint
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.plan.config import Config
 from moeparity.plan.expand import expand
-from moeparity.plan.spec import reader
 from moeparity.plan.spec.layout_schema import LayoutFile, WeightRule
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def _stored(folder: Path) -> tuple[Mapping[str, Shape], Mapping[str, object]]:
     """
     config = Config(folder / "config.json")
     if paths.present(folder / INDEX) or paths.present(folder / SINGLE):
-        shapes = {name: entry.shape for name, entry in Checkpoint(folder).entries.items()}
+        shapes = {name: entry.shape for name, entry in Checkpoint(folder).stored.items()}
     else:
         refs = (ref for node in expand(config).nodes for ref in node.weights.values())
         shapes = {name: ref.stored for ref in refs for name in ref.names}
@@ -175,16 +175,16 @@ def _stored(folder: Path) -> tuple[Mapping[str, Shape], Mapping[str, object]]:
 
 def _rules(layout: str | Path) -> Sequence[WeightRule]:
     text = str(layout)
-    shipped = reader.shipped("layouts")
-    path = Path(text) if "/" in text or text.endswith(".yaml") else shipped.get(text)
+    layouts = shipped("layouts")
+    path = Path(text) if "/" in text or text.endswith(".yaml") else layouts.get(text)
     if path is None:
         raise SpecError(
-            f"layout {text!r} is not shipped; expected one of {listed(shipped)}, or a path with `/` or `.yaml`."
-            f"{did_you_mean(text, shipped)}"
+            f"layout {text!r} is not shipped; expected one of {listed(layouts)}, or a path with `/` or `.yaml`."
+            f"{did_you_mean(text, layouts)}"
         )
     if not paths.present(path):
         raise SpecError(f"layout {text!r}: there is no file {display_path(path)}. Check the path.")
-    rules = reader.read(path, LayoutFile).weights
+    rules = read(path, LayoutFile).weights
     if not rules:
         raise SpecError(f"{Where(path)}: it says nothing of weights. Add `weights:` (docs/weights.md).")
     return rules

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -14,11 +14,11 @@ from moeparity.evidence.weights.part import Kind, Part, Shape, matrix, numbers
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Whole:
-    """One tensor, as far as the ranks hold it.
+    """One tensor, put together from the parts that ranks hold; some of it may be held by none.
 
-    rows: the sum of each row, int64, over the columns that somebody holds. held_columns: how many columns of each row.
-    replicas: words about parts that should be equal and are not. doubled: about parts of different places with the same
-    bits. overlap: about parts that can't be put together.
+    rows: a checksum of each row, int64, over the columns that some rank holds. held_columns: how many these are.
+    replicas: sentences on parts that should be equal and are not. doubled: on parts with the same bits that belong in
+    different places. overlap: on parts that do not fit together.
     """
 
     name: str
@@ -43,11 +43,11 @@ class Whole:
         return rows_sum(self.rows, torch.arange(len(self.rows)))
 
 
-def wholes(weights: Weights) -> dict[str, Whole]:
-    """Every tensor that some rank holds a part of, by name."""
+def wholes(weights: Weights, but: Container[str] = ()) -> dict[str, Whole]:
+    """Every tensor that some rank holds a part of, by name, but some."""
     parts: dict[str, list[tuple[int, Part]]] = {}
     for ranked in weights.by_rank:
-        for part in ranked.parts:
+        for part in (part for part in ranked.parts if part.tensor not in but):
             parts.setdefault(part.tensor, []).append((ranked.rank, part))
     return {name: _whole(name, holders) for name, holders in parts.items()}
 

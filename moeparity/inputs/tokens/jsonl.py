@@ -12,6 +12,9 @@
 | `versions` | per token the version of the weights that sampled it, -1 unknown: one for all that is scored |
 | `pads` | pads that an engine computed before and behind the sequence, and their id; all rows are then of one width |
 
+A line of a reward model's file is a pair in place of a sequence: `chosen` and `rejected`, and optionally `prompt`,
+which stands before both, each text or a list of ids, and nothing else but `id`.
+
 Everything about token i stands at index i, prompts included. With `text` the lists must be as long as the text is in
 tokens. Engines do not run the last token of a sequence: its routes are null.
 """
@@ -22,7 +25,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,14 +33,16 @@ import torch
 from torch import Tensor
 
 from moeparity import paths
-from moeparity.errors import TokensError, Where, shown
+from moeparity.errors import TokensError, Where, counted, listed, shown
 from moeparity.inputs.tokens.pads import Pads, one_width, pads
 from moeparity.inputs.tokens.tokenizer import Tokenizer
 from moeparity.inputs.tokens.tokenset import TokenSet, check_logprobs, check_routes, nested_routes
 from moeparity.plan.spec.json_lines import json_object
 
 BY_TOKEN = ("mask", "labels", "logprobs", "trainer_logprobs", "routed_experts", "versions")
-KEYS = ("text", "input_ids", *BY_TOKEN, "pads", "id")
+SIDES = ("chosen", "rejected")
+PAIR = ("prompt", *SIDES)
+KEYS = ("text", "input_ids", *BY_TOKEN, "pads", "id", *PAIR)
 Padding = Literal["right", "left"]
 _HINTS = {
     "labels": ", or one word for all",
@@ -60,14 +65,18 @@ class _Line:
     versions: frozenset[int]
 
 
-def read(path: Path, tokenizer: Tokenizer | None, padding: Padding, pad_id: int) -> TokenSet:
+def read(path: Path, tokenizer: Tokenizer | None, padding: Padding, pad_id: int, versions: int = 1) -> TokenSet:
     """Read a file of JSON lines; sequences are padded as `pads` says, or to the longest with `pad_id` at the `padding`
-    end. Raises TokensError, which names the line.
+    end. Raises TokensError, which names the line, also if more than `versions` of the weights sampled what is scored.
     """
-    lines = [_line(where, fields, tokenizer) for where, fields in _objects(path)]
+    objects = _objects(path)
+    pairs = _are_pairs(objects)
+    objects = [(where, part) for where, fields in objects for part in (_sides(where, fields) if pairs else (fields,))]
+    lines = [_line(where, fields, tokenizer) for where, fields in objects]
     if not lines:
         raise TokensError(f"{Where(path)}: holds no sequence; expected one JSON object per line.")
-    return _block(lines, padding, pad_id)
+    _check_alike(lines, versions)
+    return replace(_block(lines, padding, pad_id), pairs=pairs)
 
 
 def lines(tokens: TokenSet) -> Iterator[str]:
@@ -112,6 +121,33 @@ def _objects(path: Path) -> list[tuple[Where, dict[str, Any]]]:
 
 def _object(where: Where, line: str) -> dict[str, Any]:
     return json_object(where, line, keys=KEYS, thing="sequence", example='{"text": "Hello"}', error=TokensError)
+
+
+def _are_pairs(objects: Sequence[tuple[Where, dict[str, Any]]]) -> bool:
+    """Whether the lines are pairs. Raises TokensError where some are and others are not."""
+    pairs = [any(key in fields for key in PAIR) for _, fields in objects]
+    if any(pairs) and not all(pairs):
+        at, pair = objects[pairs.index(False)][0], objects[pairs.index(True)][0]
+        raise TokensError(f"{at}: no pair, as {pair} is. Expected 'chosen' and 'rejected' in every line, or in none.")
+    return any(pairs)
+
+
+def _sides(where: Where, fields: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The chosen and the rejected sequence of a line, each as a line of its own."""
+    for key in SIDES:
+        if key not in fields:
+            raise TokensError(f"{where}: no {key!r}; a pair needs 'chosen' and 'rejected'.")
+    for key in fields.keys() - {*PAIR, "id"}:
+        raise TokensError(f"{where}: {key!r} in a pair; expected {listed(PAIR)} alone.")
+    kinds = {type(fields[key]) for key in PAIR if key in fields}
+    if kinds not in ({str}, {list}):
+        raise TokensError(
+            f"{where}: a pair holds {shown(fields['chosen'])}; expected text in all of it, or lists of ids."
+        )
+    (kind,) = kinds
+    prompt = fields.get("prompt", kind())
+    chosen, rejected = ({"text" if kind is str else "input_ids": prompt + fields[key]} for key in SIDES)
+    return chosen, rejected
 
 
 def _line(where: Where, fields: dict[str, Any], tokenizer: Tokenizer | None) -> _Line:
@@ -237,7 +273,6 @@ def _block(lines: list[_Line], padding: Padding, pad_id: int) -> TokenSet:
                 values[number, place] = row
         return values
 
-    _check_alike(lines)
     names = tuple(dict.fromkeys(word for line in lines for word in line.labels or ()))
     numbered = [None if line.labels is None else torch.tensor([names.index(w) for w in line.labels]) for line in lines]
     input_ids, loss_mask = block([line.ids for line in lines], pad_id), block([line.mask for line in lines], False)
@@ -264,9 +299,9 @@ def _place(line: _Line, width: int, padding: Padding) -> slice:
     return slice(start, start + length)
 
 
-def _check_alike(lines: list[_Line]) -> None:
+def _check_alike(lines: list[_Line], most: int) -> None:
     """Check that all lines or none have labels, that pads fill rows of one width, that routes have one shape, and that
-    one version of the weights sampled what is scored.
+    at most `most` versions of the weights sampled what is scored.
     """
     rows = [(len(line.ids), line.pads) for line in lines]
     if any(pads is not None for _, pads in rows) and not one_width(rows):
@@ -279,11 +314,12 @@ def _check_alike(lines: list[_Line]) -> None:
             f"{unlabelled[0].where}: no 'labels', which {labelled[0].where} has. Label every line, or none."
         )
     versions = sorted(frozenset().union(*(line.versions for line in lines)))
-    if len(versions) > 1:
+    if len(versions) > most:
         at = next(line.where for line in lines if versions[-1] in line.versions)
         raise TokensError(
-            f"{at}: tokens sampled by version {versions[-1]} of the weights, others by version {versions[0]}; a "
-            "checkpoint is one. Keep the sequences of one version."
+            f"{at}: tokens sampled by version {versions[-1]} of the weights, others by version {versions[0]}; "
+            f"expected at most {counted(most, 'version')}, since a recipe's checkpoint is one, and its `earlier` are "
+            "others. Keep the sequences of one version, or name the others."
         )
     shapes = {line.routes.shape[1:]: line.where for line in reversed(lines) if line.routes is not None}
     if len(shapes) > 1:

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Pads:
-    """How many pads stand before and behind a sequence, and the token id of each."""
+    """How many pads stand before and after (`behind`) a sequence, and the token id of each."""
 
     before: int
     behind: int
@@ -29,6 +29,6 @@ def pads(value: Any) -> Pads:
 
 
 def one_width(sequences: Sequence[tuple[int, Pads | None]]) -> bool:
-    """Whether all sequences, of so many tokens each, have pads that fill rows of one width."""
+    """Whether all sequences, each given as its number of tokens and its pads, have pads that fill rows of one width."""
     widths = {None if pads is None else pads.before + length + pads.behind for length, pads in sequences}
     return len(widths) == 1 and None not in widths

@@ -29,21 +29,22 @@ def read_tokens(
     named_at: Where | None = None,
     padding: jsonl.Padding = "right",
     scored: bool = True,
+    versions: int = 1,
 ) -> TokenSet:
     """Read a token file; `moeparity.inputs.tokens.jsonl` and `.tensorfile` say what it may hold.
 
     tokenizer: turns the text of JSON lines into ids, as `tokenizer.open_tokenizer` says; named_at: where it is named.
     JSON lines of different lengths are padded at the `padding` end with the pad_token_id of the checkpoint's
     config.json (0 if it has none). Pads, and tokens that nothing predicts, are never scored, whatever the file says.
-    Raises TokensError, also if `scored` is set and no token is scored; CheckpointError for a config.json that can't be
-    read.
+    Raises TokensError, also if `scored` is set and no token is scored, and if more than `versions` of the weights
+    sampled what is scored; CheckpointError for a config.json that can't be read.
     """
     where = Where(path)
     if not paths.present(path):
         raise TokensError(f"{where}: no such token file. Check the path.")
     if path.suffix == ".jsonl":
         vocabulary = None if tokenizer is None else open_tokenizer(tokenizer, named_at or Where(path), checkpoint)
-        tokens = jsonl.read(path, vocabulary, padding, _pad_id(checkpoint))
+        tokens = jsonl.read(path, vocabulary, padding, _pad_id(checkpoint), versions)
     else:
         tokens = tensorfile.read(path)
     reason = defect(tokens.attention_mask)
@@ -74,6 +75,7 @@ def recipe_tokens(recipe: recipe_schema.RecipeFile, path: Path, checkpoint: Path
         named_at=Where(path, spec.line_of("tokenizer")),
         padding=spec.padding,
         scored=spec.sample is None,
+        versions=1 + len(recipe.earlier),
     )
     if spec.sample is not None and tokens.has_records:
         raise TokensError(

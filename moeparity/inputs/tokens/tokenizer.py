@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +24,16 @@ class Tokenizer(Protocol):
     def piece(self, token: int) -> str:
         """The text of one id, as the vocabulary spells it."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Consecutive tokens that together add a text of whole characters; one token, unless a character is spread over
+    several. text: what they add. end: the index behind the last of them.
+    """
+
+    text: str
+    end: int
 
 
 class Bytes:
@@ -75,6 +87,36 @@ class FileTokenizer:
     def piece(self, token: int) -> str:
         """The entry of the vocabulary."""
         return self._inner.id_to_token(token) or "not in the vocabulary"
+
+    def is_special(self, token: int) -> bool:
+        """Whether no text that is tokenised as plain text may give this id, as the marks of a chat template."""
+        added = self._inner.get_added_tokens_decoder().get(token)
+        return added is not None and added.special
+
+    def pieces(self, ids: Sequence[int]) -> list[Piece]:
+        """The ids cut at the borders of whole characters. Bytes that are no text stand in it as U+FFFD.
+
+        Raises TokensError for an id outside the vocabulary, and for a tokenizer whose text of all ids is not that of
+        its pieces.
+        """
+        from tokenizers.decoders import DecodeStream
+
+        unknown = next((token for token in ids if self._inner.id_to_token(token) is None), None)
+        if unknown is not None:
+            raise TokensError(f"{self._name} has no token {unknown}. Give the tokenizer that made these ids.")
+        stream = DecodeStream(skip_special_tokens=False)
+        whole = self._inner.decode(list(ids), skip_special_tokens=False)
+        try:
+            texts = [stream.step(self._inner, token) for token in ids]
+        except Exception as error:  # noqa: BLE001  as above, where a decoder rewrites text that it gave before
+            raise TokensError(f"{self._name} does not give its text piece by piece: {_reason(error)}.") from None
+        pieces = [Piece(text, place + 1) for place, text in enumerate(texts) if text is not None]
+        text = "".join(piece.text for piece in pieces)
+        if not whole.startswith(text):
+            raise TokensError(f"{self._name} gives another text of all ids than of one after the other.")
+        if not pieces or pieces[-1].end < len(ids):
+            pieces.append(Piece(whole[len(text) :], len(ids)))
+        return pieces
 
 
 def _reason(error: Exception) -> str:

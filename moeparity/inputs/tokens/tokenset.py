@@ -30,6 +30,7 @@ class TokenSet:
     logprobs: fp64 [B, T], in nats: log P(token i | tokens before i) as an engine recorded it, NaN if it did not.
     trainer_logprobs: as `logprobs`, as the engine that did not sample recorded them when it scored the tokens.
     routed_experts: int64 [B, T, MoE layers, top_k], the experts to which the engine sent token i, -1 if not recorded.
+    pairs: the file says that sequences 2i and 2i + 1 are a pair, chosen and rejected.
     """
 
     input_ids: Tensor
@@ -40,6 +41,7 @@ class TokenSet:
     logprobs: Tensor | None = None
     trainer_logprobs: Tensor | None = None
     routed_experts: Tensor | None = None
+    pairs: bool = False
 
     @property
     def pads(self) -> int:
@@ -170,7 +172,7 @@ def check_fits(tokens: TokenSet, graph: Graph, where: Where) -> None:
     """Raises TokensError unless the recorded routes have the model's MoE layers, its top_k and its experts."""
     if tokens.routed_experts is None:
         return
-    routers = [node for node in graph.nodes if node.op.routes]
+    routers = [node for node in graph.nodes if node.op.role.routes]
     experts = max((node.params["experts"] for node in routers), default=0)
     model_shape = [len(routers), routers[0].params["top_k"] if routers else 0]
     file_shape = list(tokens.routed_experts.shape[2:])

@@ -1,7 +1,7 @@
 """A checkpoint folder: config.json and safetensors files, single or sharded, mapped into memory and never copied.
 
 Tensors are views of the mapped file, as `from_pretrained` of transformers leaves them. So their address modulo 64 is
-that in the file, which changes the bits of some fp32 kernels on CPU.
+that in the file, which changes the bits of some fp32 kernels on CPU. Those of quantised weights are made anew.
 """
 
 from __future__ import annotations
@@ -9,18 +9,29 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import torch
 from safetensors import SafetensorError, safe_open
 
 from moeparity import paths
 from moeparity.errors import CheckpointError, Where, did_you_mean
-from moeparity.inputs.weights.source import Entry
+from moeparity.inputs.weights.as_text import taken_apart, without_tower
+from moeparity.inputs.weights.packed import on_grid, paired, scales_by_row, unpacked
+from moeparity.inputs.weights.quantisation import read
+from moeparity.inputs.weights.source import Entry, Piece
+from moeparity.plan.edits import Part, ScaleVerb
+from moeparity.plan.graph import Graph
 from moeparity.progress import Callback, Progress
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+ADAPTER = "adapter_model.safetensors"
+"""The file of a LoRA adapter, as peft writes it."""
+READABLE = ("BF16", "F16", "F32")
+"""Dtypes of tensors that are weights as they are."""
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth", "model.pt")
 
 _NUMBERS = re.compile(r"\d+")
@@ -29,7 +40,9 @@ _NUMBERS = re.compile(r"\d+")
 class Checkpoint:
     """Reads a folder's tensors by name; `progress` is told of every file that is opened.
 
-    constant: names of matrices in which all elements are equal; None until all values were read.
+    entries: every tensor as a graph knows it; `stored`: as it lies there. beside: static scales of activations and
+    caches, which make no weight. constant: names of matrices in which all elements are equal; None until all values
+    were read.
 
     Raises CheckpointError for everything that is wrong with its files.
     """
@@ -41,6 +54,7 @@ class Checkpoint:
         self.config_path = folder / "config.json"
         self._files: dict[Path, Any] = {}
         self.entries: dict[str, Entry] = {}
+        self.beside: tuple[str, ...] = ()
         self.handed_out = 0
         self.constant: tuple[str, ...] | None = None
         self.progress = progress
@@ -49,12 +63,104 @@ class Checkpoint:
             self._open_sharded(index)
         else:
             self._open_single()
+        self.stored = self.entries = without_tower(self.entries)
+        if any(entry.dtype not in READABLE for entry in self.stored.values()):
+            self.entries, self.beside = paired(self.stored, read(self.config_path))
+
+    @cached_property
+    def formats(self) -> tuple[str, ...]:
+        """The formats of its quantised weights, by name, in the order of `moeparity show formats`."""
+        return tuple(sorted({entry.packed.form.name for entry in self.entries.values() if entry.packed}))
 
     def tensor(self, name: str) -> Any:
-        """The tensor as a view of the mapped file, in the file's dtype."""
-        tensor = self._files[self.entries[name].file].get_tensor(name)
+        """A tensor of the checkpoint. A plain one is a view of the mapped file, in the file's dtype. A quantised weight
+        is multiplied out: its codes times their scales, in the dtype that its format gives the product.
+        """
+        entry = self.entries[name]
+        if entry.packed is None:
+            return self._read(name, entry)
+        return unpacked(self.parts(name), entry.packed)
+
+    def fit_to(self, graph: Graph) -> Self:
+        """Give the experts that a graph takes one by one from stacks, where the files have them so; returns itself."""
+        self.entries = taken_apart(self.entries, graph)
+        return self
+
+    def open_beside(self, path: Path) -> dict[str, Entry]:
+        """The tensors of a further file, which become entries of the checkpoint."""
+        if not paths.present(path):
+            raise CheckpointError(
+                f"{Where(path.parent)}: holds no {path.name}. Give the folder that peft's save_pretrained wrote."
+            )
+        before = self.entries
+        self.entries = {}
+        self._open(path, None, None)
+        added, self.entries = self.entries, {**before, **self.entries}
+        return added
+
+    def rescaled(self, part: Part) -> torch.Tensor:
+        """A quantised weight with other scales: what a fault makes of it."""
+        stored, packed = self.parts(part.name), self.entries[part.name].packed
+        source_of_scales, edits = _edits_of(part)
+        assert packed is not None
+        if source_of_scales is not None:
+            stored["scales"] = self.parts(source_of_scales)["scales"]
+        return unpacked(stored, packed, edits)
+
+    def scales(self, part: Part) -> torch.Tensor | None:
+        """The scales of a quantised weight, or what a fault makes of them, fp32 [.., rows, groups of columns]; None
+        where it holds no codes that a GEMM multiplies, or where a fault takes its blocks for others.
+        """
+        entry = self.entries[part.name]
+        if entry.packed is None or on_grid(entry.packed) is None or self.reordered(part.name):
+            return None
+        source_of_scales, edits = _edits_of(part)
+        if any(verb == "block" for verb, _ in edits):
+            return None
+        tensors = (entry if source_of_scales is None else self.entries[source_of_scales]).packed
+        assert tensors is not None, "scales are taken from quantised weights alone"
+        return scales_by_row(self._of_file(tensors.tensors["scales"]), entry.packed, entry.shape, edits)
+
+    def reordered(self, name: str) -> bool:
+        """Whether inputs that share a scale do not lie side by side (GPTQ's `desc_act`)."""
+        packed = self.entries[name].packed
+        if packed is None or "index" not in packed.tensors:
+            return False
+        index = self._of_file(packed.tensors["index"])
+        return not bool((index == torch.arange(len(index)) // packed.block[0]).all())
+
+    def input_scale(self, name: str) -> torch.Tensor | None:
+        """The static scale of what a weight is multiplied with, fp32 []; None where there is none."""
+        scale = f"{name.removesuffix('.weight')}.input_scale"
+        return self._of_file(scale).float().max() if scale in self.beside else None
+
+    def parts(self, name: str) -> dict[str, torch.Tensor]:
+        """The tensors of a quantised weight by role, as they lie in the file."""
+        entry = self.entries[name]
+        assert entry.packed is not None, f"{name} is no quantised weight"
+        parts = {role: self.stored_tensor(tensor) for role, tensor in entry.packed.tensors.items()}
+        if "shape" in parts and tuple(parts["shape"].tolist()) != entry.shape:
+            raise CheckpointError(
+                f"{Where(entry.file)}: {entry.packed.tensors['shape']} says {parts['shape'].tolist()}; expected "
+                f"{list(entry.shape)}, as many numbers as {entry.packed.tensors['values']} holds."
+            )
+        return parts
+
+    def stored_tensor(self, name: str) -> Any:
+        """A tensor as it lies in the file, as a view of it."""
+        return self._read(name, self.stored[name])
+
+    def _read(self, name: str, entry: Entry) -> Any:
+        tensor = self._of_file(name, entry)
         self.handed_out += tensor.nbytes
         return tensor
+
+    def _of_file(self, name: str, entry: Entry | None = None) -> Any:
+        """A tensor that is not counted as handed out: scales, beside the weight that is made with them."""
+        entry = entry or self.stored[name]
+        piece = entry.piece or Piece(name=name)
+        tensor = self._files[entry.file].get_tensor(piece.name)
+        return tensor if piece.expert is None else tensor[piece.expert, slice(*piece.rows)]
 
     def require(self, name: str, needed_by: Where) -> Entry:
         """The entry of a tensor that must exist; raises CheckpointError, which names `needed_by`."""
@@ -69,8 +175,9 @@ class Checkpoint:
         return self.entries[name]
 
     def _open_single(self) -> None:
-        path = self.folder / SINGLE
-        if paths.present(path):
+        # An adapter has no config.json, so it is no model; a fault may take an older one's matrices.
+        path = next((path for path in (self.folder / SINGLE, self.folder / ADAPTER) if paths.present(path)), None)
+        if path is not None:
             self._open(path, None, None)
             return
         pickled = next((name for name in PICKLED if paths.present(self.folder / name)), None)
@@ -118,6 +225,18 @@ class Checkpoint:
                 )
             part = file.get_slice(name)
             self.entries[name] = Entry(file=path, dtype=part.get_dtype(), shape=tuple(part.get_shape()))
+
+
+def _edits_of(part: Part) -> tuple[str | None, list[tuple[ScaleVerb, int]]]:
+    """Of which other weight a part has the scales (None: its own), and what else is done to them."""
+    source_of_scales: str | None = None
+    edits: list[tuple[ScaleVerb, int]] = []
+    for verb, value in part.scales:
+        if verb == "of":
+            source_of_scales = str(value)
+        else:
+            edits.append((verb, int(value or 0)))
+    return source_of_scales, edits
 
 
 def _lies_in(folder: Path, path: Path) -> bool:

@@ -5,26 +5,25 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from collections.abc import Iterator, Mapping
 
 import torch
 
 from moeparity.errors import CheckpointError, Where, listed
-from moeparity.inputs.weights.checkpoint import Checkpoint
-from moeparity.inputs.weights.source import Entry, Source
-from moeparity.plan.graph import Graph, WeightRef
+from moeparity.inputs.weights.checkpoint import READABLE, Checkpoint
+from moeparity.inputs.weights.packed import GRIDS, on_grid
+from moeparity.inputs.weights.source import Entry, Packed, Source
+from moeparity.ops.attribute import Value
+from moeparity.ops.quantised import BLOCK, CHANNEL, CHECKPOINT, GROUP, STATIC, WEIGHTS, multiplies_codes
+from moeparity.plan.bound import BoundGraph
+from moeparity.plan.graph import Graph, Node, WeightRef
 from moeparity.progress import Callback, Progress
 
-READABLE = ("BF16", "F16", "F32")
-_COPY = {
-    "mxfp4": "Write a copy in bf16 with transformers, from_pretrained(..., quantization_config=Mxfp4Config("
-    "dequantize=True)), then save_pretrained(..., save_original_format=False), and give that"
-}
-"""quant_method -> how to make a checkpoint that can be read; tried with transformers 5.23.0."""
+_MADE = "or weight_codes: made, which rounds its numbers anew"
 
 
 def check(checkpoint: Checkpoint, graph: Graph) -> None:
     """Raises CheckpointError for missing, extra, misshapen and unreadable tensors, in this order. Reads no weight."""
-    _refuse_quantised(checkpoint, graph)
     for ref in _weights(graph):
         for name in ref.names:
             _check_entry(checkpoint, name, ref)
@@ -58,19 +57,6 @@ def _report(progress: Callback | None, entry: Entry, done: int, total: int) -> N
         progress(Progress(step="checking weights", at=at, done=done, total=total, work=done / 1e6, unit="MB"))
 
 
-def _refuse_quantised(checkpoint: Checkpoint, graph: Graph) -> None:
-    """Refuse a checkpoint whose config.json says that it is quantised: its tensors have other names, and a message
-    about missing ones would explain nothing.
-    """
-    method = quantisation(graph)
-    if method is None or all(entry.dtype in READABLE for entry in checkpoint.entries.values()):
-        return
-    raise CheckpointError(
-        f"{Where(checkpoint.config_path)}: quantization_config says {method}; quantised checkpoints are not read. "
-        f"{_COPY.get(method, 'Give the one it was made from')}."
-    )
-
-
 def quantisation(graph: Graph) -> str | None:
     """The `quant_method` of config.json's quantization_config; None if it has none."""
     config = graph.config.get("quantization_config")
@@ -80,10 +66,10 @@ def quantisation(graph: Graph) -> str | None:
 def _check_entry(checkpoint: Checkpoint, name: str, ref: WeightRef) -> None:
     entry = checkpoint.require(name, ref.where)
     where = Where(entry.file)
-    if entry.dtype not in READABLE:
+    if entry.dtype not in READABLE and entry.packed is None:
         raise CheckpointError(
-            f"{where}: {name} is {entry.dtype}; expected one of {listed(READABLE)}. "
-            "Quantised checkpoints are not read: give the one they were made from."
+            f"{where}: {name} is {entry.dtype}; expected one of {listed(READABLE)}, or a format of "
+            "`moeparity show formats`."
         )
     if entry.shape != ref.stored:
         raise CheckpointError(
@@ -103,6 +89,82 @@ def _check_extra(checkpoint: Checkpoint, names: set[str], graph: Graph) -> None:
             f"{where}: holds tensors the {graph.model_type} graph does not use: {examples}. "
             "Is model_type right? A graph lists tensors to pass over under `ignore:`."
         )
+
+
+def refuse_codes(plan: BoundGraph, checkpoint: Checkpoint) -> None:
+    """Raises RefusedError where a node is to multiply the checkpoint's codes, and these are in other blocks, have zero
+    points or don't come through the node's dtype; and where it is to use a static scale that the checkpoint lacks.
+    """
+    for node in plan.nodes_as_run:
+        if plan.region(node.name) is not None:
+            continue
+        values, dtype = plan.active(node), plan.dtype_of(node.name)
+        for name, entry in _quantised(node, checkpoint):
+            refusal = _codes(name, entry, checkpoint, values, dtype) or _static(name, checkpoint, values)
+            if refusal is not None:
+                raise plan.refusal(node, *refusal)
+
+
+def own_codes(plan: BoundGraph, checkpoint: Checkpoint) -> bool:
+    """Whether some GEMM of a plan multiplies the checkpoint's own codes."""
+    return any(
+        _takes_codes(entry, plan.active(node)) and multiplies_codes(plan.active(node))
+        for node in plan.nodes_as_run
+        if plan.region(node.name) is None
+        for _, entry in _quantised(node, checkpoint)
+    )
+
+
+def _takes_codes(entry: Entry, values: Mapping[str, Value]) -> bool:
+    if entry.packed is None or values.get("weight_codes") != CHECKPOINT:
+        return False
+    return GRIDS.get(entry.packed.form.code) == values[WEIGHTS]
+
+
+def _quantised(node: Node, checkpoint: Checkpoint) -> Iterator[tuple[str, Entry]]:
+    parts = (part for ref in node.weights.values() for part in ref.pieces if not part.checkpoint)
+    yield from ((name, checkpoint.entries[name]) for name in dict.fromkeys(part.name for part in parts))
+
+
+def _codes(
+    name: str, entry: Entry, checkpoint: Checkpoint, values: Mapping[str, Value], dtype: str
+) -> tuple[str, str] | None:
+    """The choice by which a weight's codes cannot be multiplied, and why."""
+    packed = entry.packed
+    if packed is None or not _takes_codes(entry, values):
+        return None
+    if on_grid(packed) is None:
+        return "weight_codes", f"{name} has zero points, which GEMMs of codes have not. Set made."
+    if checkpoint.reordered(name):
+        return "weight_codes", f"inputs that share a scale of {name} do not lie side by side (g_idx). Set made."
+    scales = checkpoint.stored[packed.tensors["scales"]].dtype
+    runs_in_half, has_half_scales, has_integers = dtype == "fp16", scales == "F16", "int" in packed.form.code
+    product_in_half = has_half_scales and packed.form.product == "scales"
+    if (runs_in_half and not (has_half_scales and has_integers)) or (product_in_half and not has_integers):
+        return "weight_codes", f"codes of {packed.form.name}, as {name} has, can be lost in fp16. Run in bf16, {_MADE}."
+    return _blocks(name, entry, packed, values)
+
+
+def _blocks(name: str, entry: Entry, packed: Packed, values: Mapping[str, Value]) -> tuple[str, str] | None:
+    shape, side = entry.shape[-2:], int(values.get("weight_block", 0))
+    rows, columns = shape[::-1] if packed.form.transposed else shape
+    stated = {BLOCK: (side, side), GROUP: (1, side), CHANNEL: (1, columns)}.get(
+        str(values["weight_scales"]), (rows, columns)
+    )
+    block = (min(packed.by_output[0], rows), min(packed.by_output[1], columns))
+    if block == (min(stated[0], rows), min(stated[1], columns)):
+        return None
+    reason = (
+        f"the checkpoint has a scale of {name} for each {block[0]} x {block[1]} numbers, and not "
+        f"{stated[0]} x {stated[1]}. Set these, {_MADE}."
+    )
+    return ("weight_block" if "weight_block" in values else "weight_scales"), reason
+
+
+def _static(name: str, checkpoint: Checkpoint, values: Mapping[str, Value]) -> tuple[str, str] | None:
+    if values.get("activation_scales") != STATIC or checkpoint.input_scale(name) is not None:
+        return None
+    return "activation_scales", f"the checkpoint has no input_scale beside {name}. Set token, or group."
 
 
 def _pattern(pattern: str) -> str:

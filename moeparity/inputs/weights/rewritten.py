@@ -7,30 +7,63 @@ is to change numbers, not addresses.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from dataclasses import replace
+from functools import lru_cache
 
 import torch
 
 from moeparity.errors import CheckpointError, Where
 from moeparity.inputs.weights.checkpoint import Checkpoint
+from moeparity.inputs.weights.packed import through_fp8
+from moeparity.numerics.addresses import placed
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.plan.edits import Part, Verb
 from moeparity.plan.graph import Node, WeightRef
 
-Read = Callable[[str, str], torch.Tensor]
-"""(name, folder of the checkpoint; "" for the model's own) -> tensor."""
-
-_PLACES = 64
-"""In bytes: kernels may depend on an address modulo this."""
+Read = Callable[[Part], torch.Tensor]
+"""A part before its edits -> the tensor that it is, or is a part of, with its scales as they are to be."""
+Scales = Callable[[Part], torch.Tensor | None]
+"""A part -> the scales of its codes, where it has any."""
 
 
 def weights_of(node: Node, dtype: str, device: torch.device, read: Read) -> dict[str, torch.Tensor]:
     """The weights of a rewritten node by port, in the layout of `WeightStore.node`."""
+    # All experts of a stack are parts of one tensor, which is made anew each time where it is quantised.
+    read = lru_cache(maxsize=1)(read)
     stacks: dict[str, list[WeightRef]] = {}
     for port in node.op.weights:
         if port.name in node.weights:
             stacks.setdefault(port.stack or port.name, []).append(node.weights[port.name])
     return {name: _weight(refs, dtype, device, read) for name, refs in stacks.items()}
+
+
+def scales_of(node: Node, read: Scales) -> dict[str, torch.Tensor]:
+    """The scales of a node's weights whose codes a GEMM can multiply, by stack and `_scales`, fp32 [.., rows, groups of
+    columns]: one row below another as in `WeightStore.node`. Edits leave no codes.
+    """
+    # All experts of a stack are parts of one tensor.
+    read = lru_cache(maxsize=1)(read)
+    stacks: dict[str, list[torch.Tensor | None]] = {}
+    for port in node.op.weights:
+        ref = node.weights.get(port.name)
+        if ref is None or (ref.stacked is not None and port.stack in stacks):
+            continue
+        each = [None if part.edits else read(replace(part, expert=None)) for part in ref.pieces]
+        of_port = None if any(scales is None for scales in each) else _together(each, ref)
+        stacks.setdefault(port.stack or port.name, []).append(of_port)
+    return {
+        f"{name}_scales": torch.cat([part for part in parts if part is not None], -2)
+        for name, parts in stacks.items()
+        if all(part is not None for part in parts)
+    }
+
+
+def _together(each: Sequence[torch.Tensor | None], ref: WeightRef) -> torch.Tensor:
+    scales = [part for part in each if part is not None]
+    if ref.stacked is not None:
+        experts = [part.expert for part in ref.pieces]
+        return torch.stack([of[expert] for of, expert in zip(scales, experts, strict=True)])
+    return torch.stack(scales) if ref.each else scales[0]
 
 
 def refuse_others(nodes: Iterable[Node], open_other: Callable[[str], Checkpoint]) -> None:
@@ -41,8 +74,8 @@ def refuse_others(nodes: Iterable[Node], open_other: Callable[[str], Checkpoint]
                 entry = open_other(part.checkpoint).require(part.name, ref.where)
                 if entry.shape != ref.stored:
                     raise CheckpointError(
-                        f"{Where(entry.file)}: {part.name} has shape {list(entry.shape)}; a fault at {node.name} puts "
-                        f"it in place of one of {list(ref.stored)}. Give a checkpoint of the same model."
+                        f"{Where(entry.file)}: {part.name} has shape {list(entry.shape)}; at {node.name} it is to "
+                        f"stand in place of one of {list(ref.stored)}. Give a checkpoint of the same model."
                     )
 
 
@@ -50,18 +83,18 @@ def _weight(refs: Sequence[WeightRef], dtype: str, device: torch.device, read: R
     first = refs[0]
     target = torch.float32 if first.keep_fp32 and not (first.each and first.stacked is None) else torch_dtype(dtype)
     if first.stacked is not None:
-        own_weight = read(first.names[0], "")
-        stack = _placed(torch.stack([_part(part, read) for part in first.pieces]), own_weight).to(device, target)
-        return stack.transpose(1, 2) if stack.dim() == 3 else stack
+        own_weight = read(Part(name=first.names[0]))
+        stack = placed(torch.stack([_part(part, read) for part in first.pieces]), own_weight).to(device, target)
+        return stack if first.outputs_first or stack.dim() < 3 else stack.transpose(1, 2)
     if first.each:
         by_port = [[_part(part, read) for part in ref.pieces] for ref in refs]
         return torch.stack([torch.cat(rows) for rows in zip(*by_port, strict=True)]).to(device, target)
     (part,) = first.pieces
-    return _placed(_part(part, read), read(first.names[0], "")).to(device, target)
+    return placed(_part(part, read), read(Part(name=first.names[0]))).to(device, target)
 
 
 def _part(part: Part, read: Read) -> torch.Tensor:
-    tensor = read(part.name, part.checkpoint)
+    tensor = read(replace(part, expert=None, edits=()))
     tensor = tensor if part.expert is None else tensor[part.expert]
     for verb, number in part.edits:
         tensor = _EDITS[verb](tensor, number)
@@ -76,23 +109,16 @@ def _halves(tensor: torch.Tensor, _: float) -> torch.Tensor:
     return tensor.view(*tensor.shape[:-1], 2, -1).flip(-2).flatten(-2)
 
 
+def _row_halves(tensor: torch.Tensor, _: float) -> torch.Tensor:
+    return torch.cat(tensor.chunk(2)[::-1])
+
+
 _EDITS: Mapping[Verb, Callable[[torch.Tensor, float], torch.Tensor]] = {
     "times": lambda tensor, number: tensor * number,
     "filled": torch.full_like,
     "transposed": lambda tensor, _: tensor.mT.contiguous().view(tensor.shape),
+    "fp8": lambda tensor, block: through_fp8(tensor, int(block)),
     "halves": _halves,
+    "row_halves": _row_halves,
     "pairs": _pairs,
 }
-
-
-def _placed(values: torch.Tensor, own_weight: torch.Tensor) -> torch.Tensor:
-    """The values, contiguous, at the same address modulo 64 as the checkpoint's own tensor."""
-    width = values.element_size()
-    room = torch.empty(values.numel() + _PLACES // width, dtype=values.dtype)
-    start = (own_weight.data_ptr() - room.data_ptr()) % _PLACES // width
-    return room[start : start + values.numel()].view(values.shape).copy_(values)
-
-
-def other_checkpoint(folder: str) -> Checkpoint:
-    """The checkpoint from which a fault takes weights. Raises CheckpointError."""
-    return Checkpoint(Path(folder))

@@ -6,18 +6,23 @@ meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
 from typing import Literal
 
 import torch
 
 from moeparity.inputs.machine import available_bytes
 from moeparity.inputs.weights.checkpoint import Checkpoint
-from moeparity.inputs.weights.rewritten import other_checkpoint, refuse_others, weights_of
-from moeparity.inputs.weights.source import WIDTHS, Source
+from moeparity.inputs.weights.fit import own_codes, refuse_codes
+from moeparity.inputs.weights.rewritten import refuse_others, scales_of, weights_of
+from moeparity.inputs.weights.source import Source
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.ops.memory import weight_bytes
+from moeparity.plan.bound import BoundGraph
+from moeparity.plan.edits import Part
 from moeparity.plan.graph import Graph, Node, Segment, WeightRef
 from moeparity.progress import Callback, Progress
 
@@ -70,17 +75,16 @@ SHARE = 0.5
 
 _FILE_NAMES = {"BF16": "bf16", "F16": "fp16", "F32": "fp32"}
 _KEPT = 2
-"""A search keeps the rewritten weights of so many nodes, since it asks for those of one node on every micro-batch."""
+"""A search keeps the rewritten weights of this many nodes, since it asks for those of one node on every micro-batch."""
 _BETWEEN_REPORTS = 0.1
 """Seconds between two reports of a pass that waits for weights."""
 
 
 class WeightStore:
-    """Gives segments' weights; `bytes_read` counts what was read from the files.
+    """Loads a model's weights, one segment (layers that run together) at a time. `bytes_read`: from files, so far.
 
-    residency: `stream` keeps at most two segments, the one in use and the next, which is being prepared; `resident`
-    keeps all as long as the store lives. progress: is told by the waiting thread if a pass waits for weights. others:
-    the checkpoints from which faults take weights, by folder.
+    residency: `stream` keeps two segments at most, the one that runs and the next one; `resident` keeps all that were
+    loaded. progress: called while a pass waits for weights.
     """
 
     def __init__(
@@ -110,7 +114,11 @@ class WeightStore:
         """The weights of one segment."""
         if (segment.name, dtypes) in self._resident:
             return self._resident[segment.name, dtypes]
-        nodes = {(node.name, dtype): self.node(node, dtype) for node in segment.nodes for dtype in dtypes}
+        nodes = {
+            (node.name, dtype): weights
+            for node in segment.nodes
+            for dtype, weights in self._in_each(node, dtypes).items()
+        }
         weights = Loaded(nodes, self.rewritten)
         self.bytes_read += sum(self._bytes(ref) for node in segment.nodes for ref in node.weights.values())
         if self.residency == "resident":
@@ -119,76 +127,128 @@ class WeightStore:
 
     def recycle(self, segment: Segment, segment_weights: Loaded) -> None:
         """Keep the memory of a segment's experts for the next segment that needs as much."""
+        nodes = {node.name: node for node in segment.nodes}
         for (name, _), weights in segment_weights.items():
-            refs = [ref for node in segment.nodes if node.name == name for ref in node.weights.values()]
-            if any(ref.each and ref.stacked is None for ref in refs):
-                for stack in weights.values():
+            if any(ref.each and ref.stacked is None for ref in nodes[name].weights.values()):
+                for stack in (
+                    weights[port]
+                    for port in {port.stack or port.name for port in nodes[name].op.weights} & weights.keys()
+                ):
                     self._spares.setdefault((tuple(stack.shape), stack.dtype), []).append(stack)
 
     def forget(self) -> None:
         """Give back memory that was kept for a next segment."""
         self._spares.clear()
 
-    def refuse_unfit(self, nodes: Iterable[Node]) -> None:
-        """Raise CheckpointError if a checkpoint from which faults take weights does not fit the nodes as run."""
-        refuse_others(nodes, self._other_checkpoint)
+    def refuse_unfit(self, plan: BoundGraph) -> None:
+        """Raise CheckpointError if a checkpoint from which faults take weights does not fit the nodes as run, and
+        RefusedError where a GEMM multiplies codes in other blocks than the checkpoint's.
+        """
+        for in_phase in plan.distinct:
+            refuse_others(in_phase.nodes_as_run, self._other_checkpoint)
+            if isinstance(self.checkpoint, Checkpoint) and self.checkpoint.formats:
+                refuse_codes(in_phase, self.checkpoint)
+
+    def multiplies_codes(self, plan: BoundGraph) -> bool:
+        """Whether some GEMM of a plan multiplies the checkpoint's own codes."""
+        source = self.checkpoint
+        return isinstance(source, Checkpoint) and any(own_codes(in_phase, source) for in_phase in plan.distinct)
 
     def rewritten(self, node: Node, dtype: str) -> dict[str, torch.Tensor]:
         """The weights of a node that a fault rewrites. Raises CheckpointError."""
-        return weights_of(node, dtype, self.device, self._read)
+        return weights_of(node, dtype, self.device, self._read) | self._scales(node)
 
-    def _read(self, name: str, folder: str) -> torch.Tensor:
-        source = self._other_checkpoint(folder) if folder else self.checkpoint
-        tensor: torch.Tensor = source.tensor(name)
+    def _scales(self, node: Node) -> dict[str, torch.Tensor]:
+        """The checkpoint's scales of a node's weights, by stack and `_scales`; and those of what these are multiplied
+        with, the largest of a layer's experts, by stack and `_input_scale`, fp32 [], of a stack [experts].
+        """
+        if not isinstance(self.checkpoint, Checkpoint) or not self.checkpoint.formats:
+            return {}
+        scales = scales_of(node, self._scales_of_part)
+        for port in node.op.weights:
+            ref, name = node.weights.get(port.name), f"{port.stack or port.name}_input_scale"
+            static = [] if ref is None else [self.checkpoint.input_scale(tensor) for tensor in ref.names]
+            scales_of_file = [scale for scale in static if scale is not None]
+            if ref is not None and scales_of_file and len(scales_of_file) == len(static):
+                largest = torch.stack([*scales_of_file, scales.get(name, scales_of_file[0]).max()]).max()
+                scales[name] = largest.expand(ref.count) if ref.each or ref.stacked else largest
+        return {name: tensor.to(self.device) for name, tensor in scales.items()}
+
+    def _scales_of_part(self, part: Part) -> torch.Tensor | None:
+        source = self._other_checkpoint(part.checkpoint) if part.checkpoint else self.checkpoint
+        return source.scales(part) if isinstance(source, Checkpoint) else None
+
+    def _read(self, part: Part) -> torch.Tensor:
+        source = self._other_checkpoint(part.checkpoint) if part.checkpoint else self.checkpoint
+        if part.scales and isinstance(source, Checkpoint) and source.entries[part.name].packed:
+            tensor: torch.Tensor = source.rescaled(part)
+        else:
+            tensor = source.tensor(part.name)
         self.bytes_read += tensor.nbytes
         return tensor
 
     def _other_checkpoint(self, folder: str) -> Checkpoint:
         if folder not in self.others:
-            self.others[folder] = other_checkpoint(folder)
+            self.others[folder] = Checkpoint(Path(folder)).fit_to(self.graph)
         return self.others[folder]
 
     def node(self, node: Node, dtype: str) -> dict[str, torch.Tensor]:
         """One node's weights by port."""
-        if not node.own_weights:
-            return self.rewritten(node, dtype)
+        return self._in_each(node, (dtype,))[dtype] if node.own_weights else self.rewritten(node, dtype)
+
+    def _in_each(self, node: Node, dtypes: Sequence[str]) -> dict[str, dict[str, torch.Tensor]]:
+        """One node's weights by port, in each dtype; a tensor is read, or multiplied out, once for all of them."""
         if any(ref.each for ref in node.weights.values()):
-            return self._experts(node, dtype)
-        return {port: self._tensor(ref, dtype) for port, ref in node.weights.items()}
+            beside = {port.name for port in node.op.weights if not port.each} & node.weights.keys()
+            by_port = self._experts(node, dtypes)
+            by_port |= {port: self._tensors(node.weights[port], dtypes) for port in beside}
+        else:
+            by_port = {port: self._tensors(ref, dtypes) for port, ref in node.weights.items()}
+        scales = self._scales(node)
+        return {dtype: {port: tensors[dtype] for port, tensors in by_port.items()} | scales for dtype in dtypes}
 
-    def _tensor(self, ref: WeightRef, dtype: str) -> torch.Tensor:
-        target = torch.float32 if ref.keep_fp32 else torch_dtype(dtype)
+    def _tensors(self, ref: WeightRef, dtypes: Sequence[str]) -> dict[str, torch.Tensor]:
         tensor: torch.Tensor = self.checkpoint.tensor(ref.names[0])
-        return tensor.to(device=self.device, dtype=target)
+        targets = {dtype: torch.float32 if ref.keep_fp32 else torch_dtype(dtype) for dtype in dtypes}
+        return {dtype: tensor.to(device=self.device, dtype=target) for dtype, target in targets.items()}
 
-    def _experts(self, node: Node, dtype: str) -> dict[str, torch.Tensor]:
+    def _experts(self, node: Node, dtypes: Sequence[str]) -> dict[str, dict[str, torch.Tensor]]:
         """gate and up of all experts as one [E, 2I, H], down as one [E, H, I], and biases as [E, 2I] and [E, H].
 
         These are the stacks of transformers 5. They are made from every expert's tensors, gate first; or they are the
-        file's own stacks, which keep their layout, inputs before outputs.
+        file's own stacks, which keep their layout.
         """
         parts: dict[str, list[WeightRef]] = {}
         for port in node.op.weights:
             if port.stack is not None and port.name in node.weights:
                 parts.setdefault(port.stack, []).append(node.weights[port.name])
         return {
-            name: self._stack(refs, dtype) if refs[0].stacked is None else self._file_stack(refs[0], dtype)
+            name: self._stacks(refs, dtypes) if refs[0].stacked is None else self._file_stacks(refs[0], dtypes)
             for name, refs in parts.items()
         }
 
-    def _file_stack(self, ref: WeightRef, dtype: str) -> torch.Tensor:
-        stack = self._tensor(ref, dtype)
-        return stack.transpose(1, 2) if stack.dim() == 3 else stack
+    def _file_stacks(self, ref: WeightRef, dtypes: Sequence[str]) -> dict[str, torch.Tensor]:
+        stacks = self._tensors(ref, dtypes)
+        return {
+            dtype: stack if ref.outputs_first or stack.dim() < 3 else stack.transpose(1, 2)
+            for dtype, stack in stacks.items()
+        }
 
-    def _stack(self, refs: Sequence[WeightRef], dtype: str) -> torch.Tensor:
+    def _stacks(self, refs: Sequence[WeightRef], dtypes: Sequence[str]) -> dict[str, torch.Tensor]:
         rows, *columns = refs[0].shape
         shape = (len(refs[0].names), rows * len(refs), *columns)
-        spares = self._spares.get((shape, torch_dtype(dtype)))
-        stack = spares.pop() if spares else torch.empty(shape, dtype=torch_dtype(dtype), device=self.device)
+        stacks = {dtype: self._room(shape, torch_dtype(dtype)) for dtype in dtypes}
         for part, ref in enumerate(refs):
             for expert, name in enumerate(ref.names):
-                stack[expert, part * rows : (part + 1) * rows].copy_(self.checkpoint.tensor(name))
-        return stack
+                tensor = self.checkpoint.tensor(name)
+                for stack in stacks.values():
+                    stack[expert, part * rows : (part + 1) * rows].copy_(tensor)
+        return stacks
+
+    def _room(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Memory for a stack: that of an earlier segment's, if there is any."""
+        spares = self._spares.get((shape, dtype))
+        return spares.pop() if spares else torch.empty(shape, dtype=dtype, device=self.device)
 
     def unread(self, dtypes: Sequence[str]) -> list[WeightRef]:
         """The weights that a pass reads from the source."""
@@ -196,8 +256,8 @@ class WeightStore:
         return [ref for segment in waiting for node in segment.nodes for ref in node.weights.values()]
 
     def unread_bytes(self, dtypes: Sequence[str]) -> int:
-        """Bytes that a pass reads from the source, which gives a tensor once for each dtype."""
-        return sum(self._bytes(ref) for ref in self.unread(dtypes)) * len(dtypes)
+        """Bytes that a pass reads from the source, whatever the number of dtypes."""
+        return sum(self._bytes(ref) for ref in self.unread(dtypes))
 
     def made_bytes(self, ref: WeightRef, dtypes: Sequence[str]) -> int:
         """Bytes of a weight, in all of `dtypes`, that are not pages of a file, since it is stacked, cast or
@@ -214,8 +274,8 @@ class WeightStore:
         )
 
     def _bytes(self, ref: WeightRef) -> int:
-        elements = torch.Size(ref.shape).numel()
-        return elements * ref.count * WIDTHS[self.checkpoint.entries[ref.names[0]].dtype]
+        entry = self.checkpoint.entries[ref.names[0]]
+        return entry.bytes * ref.count * math.prod(ref.shape) // math.prod(entry.shape)
 
 
 class _Pass:

@@ -69,9 +69,9 @@ def placeholders(state: State) -> Finding:
 def _kept_alone(state: State, side: str, part: float) -> tuple[Verdict, tuple[Evidence, ...]]:
     """Tests whether the zeros of `side`, the fraction `part` of its tokens, come from a truncation that kept one token.
 
-    If they do, the side is 0 wherever the other side is sure of the token, where placeholders are no more frequent than
-    elsewhere; or all other tokens are shifted in one direction (by the log of the kept mass), which placeholders are
-    not.
+    Such a truncation shows in one of two ways. The side is 0 wherever the other side is sure of the token; placeholders
+    are no more frequent there than elsewhere. Or all other tokens are shifted in one direction, by the log of the kept
+    mass; beside placeholders they are not.
     """
     other_side = "trainer" if side == "rollout" else "rollout"
     sure = mean(
@@ -126,7 +126,7 @@ def misaligned(state: State) -> Finding:
         explains(best),
         {
             "ruled out": "Neighbouring tokens fit worse than the token itself.",
-            "undecided": f"A shift of {by:+d} explains the distance or not: the interval is too wide.",
+            "undecided": f"Whether a shift of {by:+d} explains the distance is open: the interval is too wide.",
             "named": f"The rollout's value at index t is the trainer's at index t{by:+d}.",
         },
         (best,),

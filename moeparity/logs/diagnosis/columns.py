@@ -26,7 +26,7 @@ BASES: Mapping[str, float] = {
 OUTSIDE = 0.2
 """PPO's usual clip range: many objectives clip or mask a token with |rho - 1| above it."""
 
-# Beyond so many nats exp(delta) tells nothing more (verl's clamp).
+# Beyond this many nats exp(delta) tells nothing more (verl's clamp).
 _SAFETY = 20.0
 # Offsets are cut at this size, so that small ones count by size and few large ones can't outvote them.
 _CORNER = 0.1

@@ -21,12 +21,15 @@ from moeparity.logs.diagnosis.intervals import LEVEL, above, bounds, explains, m
 from moeparity.logs.diagnosis.state import State
 
 _ALL = 0.95
-"""The fraction of the modes' offset that a temperature has to explain: at 0.9 to 1.2, under fp8 noise, it explains at
-least 0.98. A repetition penalty, which leaves unseen modes alone, reaches 0.9."""
+"""The fraction of the modes' offset that a temperature has to explain. Temperatures from 0.9 to 1.2 explain at least
+0.98, even under fp8 noise. A repetition penalty, which leaves unseen modes alone, reaches 0.9.
+"""
 _LEAST = 1e-9
 _UNEVEN = 1.5
-"""The mean noise of sequences, in medians, from which on a few of them differ by too much for a first-order term: with
-logits of other weights (standard deviation 1.6) in a fifth of the sequences the bounds missed the truth."""
+"""If the mean noise of sequences is this many times their median noise, a few sequences differ too much for a
+first-order term: with logits of other weights (standard deviation 1.6) in a fifth of the sequences, the bounds missed
+the truth.
+"""
 _SHARPENED = (
     "Near 1, a trainer whose weights have sharpened since the rollout looks alike: equal weights tell them apart."
 )
@@ -246,19 +249,20 @@ def _temperature_words(value: float, *, mirrored: bool) -> tuple[str, str]:
     if mirrored:
         return (
             (
-                f"The tokens were drawn from the trainer's column; the rollout's is that to the power {value:.3g}: raw "
-                f"log-probabilities of a sampler at temperature {value:.3g}, or nearer to 1 where more differs, "
-                "which the trainer applies."
+                "The tokens were drawn from the trainer's column, and the rollout's is the trainer's to the power "
+                f"{value:.3g}: raw log-probabilities of a sampler at temperature {value:.3g} (nearer to 1 if the sides "
+                "also differ otherwise), which the trainer applies too."
             ),
             (
-                "Record processed log-probabilities (vLLM: --logprobs-mode processed_logprobs). If the trainer divides "
-                "its logits by another temperature than the sampler, or the columns are exchanged, it looks alike."
+                "Record processed log-probabilities (vLLM: --logprobs-mode processed_logprobs). A trainer that divides "
+                "its logits by another temperature than the sampler looks the same, and so do exchanged columns."
             ),
         )
     return (
         (
             f"The trainer's column is the rollout's to the power {value:.3g}: processed log-probabilities of a "
-            f"sampler at temperature {value:.3g}, or nearer to 1 where more differs, against a trainer at 1."
+            f"sampler at temperature {value:.3g} (nearer to 1 if the sides also differ otherwise), beside a trainer at "
+            "temperature 1."
         ),
         (
             "Read the temperature that is configured, divide the trainer's logits by it (or sample at temperature 1), "
@@ -286,7 +290,7 @@ def calibration(state: State) -> Finding:
     square = 2 * state.total("k3") / total
     spread = max(0.0, state.total("yy") / total - (state.total("y") / total) ** 2)
     bound = math.sqrt(square * spread)
-    evidence = (surprise, Evidence(name="at most, from the mismatch that shows", value=bound, unit="nats"))
+    evidence = (surprise, Evidence(name="at most, by the size of the mismatch", value=bound, unit="nats"))
     sharper, flatter = above(surprise, bound), above(negated(surprise), bound)
     degree = "less" if sharper == "named" else "more"
     return judged(
@@ -297,7 +301,7 @@ def calibration(state: State) -> Finding:
             "ruled out": "The tokens are as surprising as the trainer's entropy says, within the interval and that "
             "bound.",
             "named": f"The tokens are {degree} surprising than the trainer's own entropy says: they were drawn from "
-            "another distribution than either column is of.",
+            "a distribution that neither column shows.",
         },
         evidence,
         advice="Look at the sampler's temperature, top_p, top_k, min_p and penalties: its log-probabilities are raw. "
@@ -321,7 +325,7 @@ def offset(state: State, has_cause: bool) -> Finding:
     if not math.isfinite(low + high):
         return _mean_ratio(
             verdict="undecided",
-            reason="So few sequences give E[rho] no interval.",
+            reason="E[rho] has no interval: there are too few sequences.",
             evidence=(evidence,),
             tells_apart="more sequences",
         )

@@ -20,7 +20,8 @@ SHARE_LEVEL = 0.95
 """Nominal coverage of shares and slopes. A share is compared with `LINE`, which is far from what noise gives."""
 
 BLOCKS = 1024
-"""If there are more sequences, they are first summed into so many blocks, which are as independent as sequences are."""
+"""If there are more sequences, they are first summed into this many blocks, which are as independent as sequences are.
+"""
 
 
 def mean(name: str, sums: Tensor, counts: Tensor, unit: str = "", *, offset: float = 0.0) -> Evidence:
@@ -41,12 +42,16 @@ def mean(name: str, sums: Tensor, counts: Tensor, unit: str = "", *, offset: flo
 
 
 def rate(name: str, sums: Tensor, counts: Tensor) -> Evidence:
-    """As `mean`, for the rate of an event: within 0 and 1; at most 3 / n if the event was not seen in n tokens."""
+    """As `mean`, for the rate of an event: within 0 and 1; at most 3 / n if the event was not seen in n tokens, and at
+    least 1 - 3 / n if it was seen in all.
+    """
     evidence = mean(name, sums, counts)
     low, high = bounds(evidence)
     total = float(counts.sum())
     if not evidence.value and total:
         high = 3 / total
+    elif evidence.value == 1:
+        low = 1 - 3 / total
     return replace(evidence, low=max(low, 0.0), high=min(high, 1.0))
 
 

@@ -69,15 +69,22 @@ def factor_of(state: State) -> float:
     return state.total("xy") / yy if yy else math.nan
 
 
-def _left_by(state: State, c: float) -> Tensor:
+def _residual_squares(state: State, c: float) -> Tensor:
     """sum (r - c t)^2 of each sequence, fp64 [B]."""
     return (state.sums("xx") - 2 * c * state.sums("xy") + c * c * state.sums("yy")).clamp(min=0.0)
 
 
+def _followed(state: State, c: float) -> float:
+    """1 - sum (r - c t)^2 / sum (r - mean r)^2: the fraction of r's spread that c t follows; -inf if r has none."""
+    pairs = state.total("pairs")
+    spread = state.total("xx") - state.total("x") ** 2 / pairs if pairs else 0.0
+    return 1 - float(_residual_squares(state, c).sum()) / spread if spread > 0 else -math.inf
+
+
 def _is_base(state: State, base: float) -> bool:
     """Whether the factor between the sides is this base's, as far as noise lets one tell."""
-    factor, unexplained = factor_of(state), float(_left_by(state, base).sum())
-    better = 1 - float(_left_by(state, factor).sum()) / unexplained if unexplained else 0.0
+    factor, unexplained = factor_of(state), float(_residual_squares(state, base).sum())
+    better = 1 - float(_residual_squares(state, factor).sum()) / unexplained if unexplained else 0.0
     return abs(factor / base - 1) <= _OFF or better <= _BETTER
 
 
@@ -86,13 +93,14 @@ def scaled(state: State) -> Finding:
 
     Statistic: 1 - sum (r - c t)^2 / sum (r - t)^2 with the least-squares c; 1 if all tokens have one factor. Rounding
     noise leaves c at 1, so nothing is removed. A temperature scales the logits and normalises, so no single factor fits
-    both the mode of a context and its tail. A factor that may be a base's is left open.
+    both the mode of a context and its tail. A factor that may be a base's is left open. Where one side is far below the
+    other, any small enough c removes most of the distance; so what c leaves has to be small beside the spread of r too.
     """
-    whole, factor = _left_by(state, 1.0), factor_of(state)
-    removed = share("squared distance explained by one factor", whole - _left_by(state, factor), whole)
+    whole, factor = _residual_squares(state, 1.0), factor_of(state)
+    removed = share("squared distance explained by one factor", whole - _residual_squares(state, factor), whole)
     verdict = explains(removed)
     # If one side is 0 throughout, the best factor is 0 too, which is no scale.
-    if removed.value < _ALL_SQUARES or abs(factor) < _LEAST:
+    if removed.value < _ALL_SQUARES or abs(factor) < _LEAST or _followed(state, factor) < _ALL_SQUARES:
         verdict = "ruled out" if verdict != "not tested" else verdict
     elif any(_is_base(state, base) for base in BASES.values()):
         verdict = "undecided"
@@ -139,7 +147,7 @@ def log_base(state: State) -> Finding:
         verdict,
         {
             "ruled out": "Neither side's logarithms have base 2 or 10.",
-            "undecided": f"{best.name} explains the distance or not: the interval is too wide.",
+            "undecided": f"Whether {best.name} explains the distance is open: the interval is too wide.",
             "not tested": "The sides are equal.",
             "named": f"The {side}'s logarithms have base {base[3:]}: the sides differ by that factor.",
         },

@@ -8,15 +8,18 @@ from dataclasses import dataclass, field
 from moeparity.errors import counted
 from moeparity.logs.diagnosis.finding import Diagnosis, Finding
 from moeparity.logs.diagnosis.path import inference_path
+from moeparity.logs.diagnosis.retokenised import Retokenisations
 from moeparity.logs.diagnosis.semantics import DISTRIBUTION, LATER, semantics
 from moeparity.logs.diagnosis.staleness import Lags, objective, staleness
 from moeparity.logs.diagnosis.state import State
 from moeparity.logs.record import Sampling, Sequence
+from moeparity.logs.retokenised import NAME as RETOKENISED
 from moeparity.metrics.chunk import UNKNOWN, Chunk
 from moeparity.metrics.groups import select
 
 CAUSES = (
     "stale weights",
+    RETOKENISED,
     "not logs",
     *LATER,
     *DISTRIBUTION,
@@ -61,6 +64,7 @@ class Observer:
     _stale: State = field(default_factory=State)
     _lags: Lags = field(default_factory=Lags)
     _sampling: Counter[Sampling] = field(default_factory=Counter)
+    _retokenisations: Retokenisations = field(default_factory=Retokenisations)
 
     def add(self, chunk: Chunk) -> None:
         """Take in the scored tokens of whole sequences."""
@@ -75,9 +79,17 @@ class Observer:
                 state.add(chunk if bool(mask.all()) else select(chunk, mask))
 
     def note(self, sequence: Sequence) -> None:
-        """Take in what a sequence says besides its log-probabilities: sampling parameters and versions."""
+        """Take in what a sequence says besides its log-probabilities: sampling parameters, versions, and whether both
+        sides have the same ids.
+        """
         self._sampling[sequence.sampling] += 1
         self._lags.note(sequence)
+        self._retokenisations.note(sequence)
+
+    @property
+    def lost(self) -> int:
+        """How many of the sampler's scored tokens have no counterpart, since the ids differ."""
+        return self._retokenisations.lost
 
     def diagnosis(self) -> Diagnosis:
         """The findings so far."""
@@ -87,7 +99,8 @@ class Observer:
             reason = "The log has no scored token."
             nothing = Finding(tier="semantics", name="E[rho]", verdict="not tested", reason=reason)
             return Diagnosis(sequences=0, tokens=0, stale=0, unsaid=0, declared=(), findings=(nothing,), next=(reason,))
-        meaning = semantics(basis)
+        differing_ids = self._retokenisations.finding()
+        meaning = (*(() if differing_ids is None else (differing_ids,)), *semantics(basis))
         wrong = any(finding.verdict == "named" for finding in meaning)
         findings = (
             staleness(self._lags, basis, *states),
@@ -96,7 +109,7 @@ class Observer:
             *objective(self._lags, *states),
         )
         return Diagnosis(
-            sequences=len(basis.ids),
+            sequences=basis.counts.numel(),
             tokens=basis.tokens,
             stale=0 if basis is self._stale else self._stale.tokens,
             unsaid=self._unsaid.tokens if basis is self._fresh else 0,

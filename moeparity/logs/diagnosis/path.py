@@ -15,7 +15,8 @@ from moeparity.logs.diagnosis.intervals import above, bounds, explains, mean, ra
 from moeparity.logs.diagnosis.state import State
 
 GROWTH = 1.25
-"""A sequence is said to differ more in its second half if |delta| there is at least so many times that of the first."""
+"""A sequence is said to differ more in its second half if |delta| there is at least this many times that of the first.
+"""
 
 # The chance that some sequence of a log without a cause is called an outlier.
 _ALARM = 0.01
@@ -99,7 +100,7 @@ def tail(state: State) -> Finding:
         Evidence(name=f"k3 of the top {100 * part:g}% of the tokens", value=state.k3.top(part))
         for part in (0.001, 0.01)
     )
-    reason = "Of normal noise of one size the top 1% carry 7%, of published MoE mismatch 80%."
+    reason = "With normal noise of one size the top 1% carry 7%; with published MoE mismatch, 80%."
     return Finding(tier="inference path", name="heavy tail", verdict="described", reason=reason, evidence=tops)
 
 
@@ -113,7 +114,7 @@ def confident(state: State) -> Finding:
     evidence = share("k3 of tokens with P > 0.9", state.sums("confident_k3"), state.sums("k3"))
     verdict = explains(evidence)
     reasons: dict[Verdict, str] = {
-        "named": "Tokens that a side gives P > 0.9 carry most of k3, which small perturbations of logits can't.",
+        "named": "Tokens that a side gives P > 0.9 carry most of k3; small perturbations of logits can't do that.",
         "ruled out": "Tokens of low P carry k3, as they do under rounding.",
         "undecided": "Whether confident or uncertain tokens carry k3 is open.",
         "not tested": "k3 is 0.",
@@ -197,8 +198,8 @@ def concentration(state: State) -> Finding:
         reason=f"{len(rows)} of {population} sequences {verb} as a whole, with {100 * part:.0f}% of k3: "
         f"{_worst(state, rows)}",
         evidence=_counted(len(rows), population, part),
-        advice="Score these again, alone and with prefix caching and chunked prefill off. If they stay apart it is "
-        "their content; if not, a state that was wrong: prefix cache across a weight update, chunked prefill, a "
+        advice="Score these again, alone and with prefix caching and chunked prefill off. If they still differ, it "
+        "is their content; if not, a state was wrong: prefix cache across a weight update, chunked prefill, or a "
         "recurrent state.",
         alternatives=("a state that went wrong", "other weights during these sequences", "their content"),
         tells_apart="the weight version of each token; the same sequences scored again",
@@ -227,7 +228,8 @@ def _worst(state: State, rows: Tensor) -> str:
     """Names and places of these sequences with the largest k3, as the end of a sentence."""
     k3 = state.sums("k3")[rows]
     worst = rows[k3.argsort(descending=True, stable=True)][:_MOST_NAMED].tolist()
-    names = ", ".join(f"{state.ids[row]} ({state.where[row]})" for row in worst)
+    of_sequences = state.names_of_sequences
+    names = ", ".join("{} ({})".format(*of_sequences[row]) for row in worst)
     return f"{names}{', ...' if len(rows) > _MOST_NAMED else '.'}"
 
 

@@ -48,7 +48,7 @@ def _distribution(state: State) -> list[Finding]:
     findings = _truncations(state, form) + _temperatures(state, form)
     has_cause = any(finding.verdict == "named" for finding in findings)
     if has_cause:
-        findings += _untested(("sampling",), "a cause is named that makes the tokens those of one column only")
+        findings += _untested(("sampling",), "a cause is named that says which column the tokens were drawn from")
     else:
         findings.append(calibration(state))
     return [*findings, offset(state, has_cause)]
@@ -78,7 +78,7 @@ def _temperatures(state: State, form: Shape) -> list[Finding]:
     if "undecided" in {forward, reverse} and not _opposite(form):
         return [_either(form)]
     other_names = [name for name in names if name != finding.name]
-    reason = "The tokens are those of the other column."
+    reason = "The tokens were drawn from the other column."
     return [finding, *(_finding(name, "ruled out", reason, form) for name in other_names if finding.verdict == "named")]
 
 
@@ -93,7 +93,7 @@ def _beside_truncation(form: Shape, reverse: bool) -> list[Finding]:
     name, opposite = (names[1], names[0]) if reverse else names
     findings = [_finding(opposite, "ruled out", "The offset lies in the other direction.", form)]
     if form.tempered() == "named" and _opposite(form):
-        reason = "The tail does not go with the modes, as it does under truncation alone: a temperature acts as well."
+        reason = "Truncation alone would move tail and modes alike, and it does not: a temperature acts as well."
         beside = Finding(
             tier="semantics",
             name=name,
@@ -103,7 +103,7 @@ def _beside_truncation(form: Shape, reverse: bool) -> list[Finding]:
             advice="Settle the truncation first, and record again: the temperature can't be estimated beside it.",
         )
     else:
-        reason = "Beside a truncation, a temperature that moves modes and tail less than it does not show."
+        reason = "A temperature that moves modes and tail less than the truncation does can't be seen beside it."
         beside = _finding(name, "undecided", reason, form)
     return [*findings, beside]
 

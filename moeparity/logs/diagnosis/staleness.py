@@ -82,7 +82,7 @@ def staleness(lags: Lags, basis: State, fresh: State, unsaid: State, stale: Stat
     remark = (
         "They are left out of all that follows."
         if basis is not stale
-        else "No others are left: what follows speaks of stale tokens, and their k3 contains the weights' difference."
+        else "No others are left: what follows is about stale tokens, and their k3 contains the weights' difference."
     )
     return Finding(
         tier="staleness",
@@ -141,7 +141,7 @@ def objective(lags: Lags, fresh: State, unsaid: State, stale: State) -> tuple[Fi
         reason="How much is too much depends on the objective.",
         evidence=(outside, beyond),
         advice="Importance weights, clips and masks repair the estimate, not the engines: leave them until the tiers "
-        "above are settled, or they hide what those show.",
+        "above are settled, else they hide what those show.",
     )
     if not lags.tokens:
         return (clipped,)

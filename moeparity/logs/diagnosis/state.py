@@ -12,6 +12,7 @@ from moeparity.errors import Where
 from moeparity.logs.diagnosis.columns import SHIFTS, columns, shifted_distances
 from moeparity.metrics.chunk import Chunk
 from moeparity.metrics.quantities import k3
+from moeparity.metrics.repeated import Repetitions
 from moeparity.metrics.running import Magnitudes
 
 PROBABILITIES = (1e-4, 1e-3, 1e-2, 0.1, 0.3, 0.6, 0.9, 0.99, 0.999, 0.99999)
@@ -57,15 +58,18 @@ class Tail:
 
 @dataclass(slots=True)
 class State:
-    """Sums over each sequence that has a scored token, in the order in which sequences come."""
+    """Sums over each different sequence that has a scored token, in the order in which sequences come. What repeats a
+    sequence is added to it: it says nothing about others.
+    """
 
-    ids: list[str] = field(default_factory=list)
-    where: list[Where] = field(default_factory=list)
     names: tuple[str, ...] = ()
     k3: Tail = field(default_factory=Tail)
     below: Magnitudes = field(default_factory=Magnitudes)
     above: Magnitudes = field(default_factory=Magnitudes)
     greatest: dict[str, float] = field(default_factory=lambda: {"rollout": -math.inf, "trainer": -math.inf})
+    _ids: list[str] = field(default_factory=list)
+    _where: list[Where] = field(default_factory=list)
+    _repetitions: Repetitions = field(default_factory=Repetitions)
     _counts: list[Tensor] = field(default_factory=list)
     _sums: list[Tensor] = field(default_factory=list)
     _shifts: list[Tensor] = field(default_factory=list)
@@ -86,8 +90,9 @@ class State:
             token_columns |= dict.fromkeys(("flipped", "routes known", "flipped k3", "known k3"), nothing)
         present = chunk.counts > 0
         rows = present.nonzero().squeeze(-1).tolist()
-        self.ids += [chunk.ids[row] for row in rows]
-        self.where += [chunk.where[row] for row in rows]
+        self._ids += [chunk.ids[row] for row in rows]
+        self._where += [chunk.where[row] for row in rows]
+        self._repetitions.add(chunk.content[present])
         self.names = tuple(token_columns)
         self._counts.append(chunk.counts[present])
         self._sums.append(torch.stack([_sequence_sums(column, chunk) for column in token_columns.values()], 1)[present])
@@ -103,10 +108,19 @@ class State:
         for side in self.greatest:
             self.greatest[side] = max(self.greatest[side], float(getattr(chunk, side).max()))
 
+    def _merged(self, parts: list[Tensor]) -> Tensor:
+        return self._repetitions.merged(torch.cat(parts)) if parts else torch.zeros(0, dtype=torch.float64)
+
+    @property
+    def names_of_sequences(self) -> list[tuple[str, Where]]:
+        """The id of each sequence, and the line that it was read from."""
+        every = list(zip(self._ids, self._where, strict=True))
+        return [every[row] for row in self._repetitions.different.tolist()]
+
     @property
     def counts(self) -> Tensor:
         """Scored tokens of each sequence, fp64 [B]."""
-        return torch.cat(self._counts) if self._counts else torch.zeros(0, dtype=torch.float64)
+        return self._merged(self._counts)
 
     @property
     def tokens(self) -> int:
@@ -116,7 +130,7 @@ class State:
     def sums(self, name: str) -> Tensor:
         """The sums of a column over each sequence, fp64 [B]."""
         index = self.names.index(name)
-        return torch.cat([part[:, index] for part in self._sums])
+        return self._merged([part[:, index] for part in self._sums])
 
     def total(self, name: str) -> float:
         """The sum of a column over all tokens."""
@@ -126,7 +140,7 @@ class State:
         """Summed distances, fp64 [B] each, of r to t at the same token, and to t `by` tokens later, over the same
         pairs.
         """
-        distances = torch.cat(self._shifts)[:, SHIFTS.index(by)]
+        distances = self._merged(self._shifts)[:, SHIFTS.index(by)]
         return distances[:, 0], distances[:, 1]
 
     @property
@@ -134,7 +148,7 @@ class State:
         """fp64 [B, 2 halves, P bins, 2]: number of tokens, and sum of log |delta|, for each half of a sequence's
         tokens.
         """
-        return torch.cat(self._scale)
+        return self._merged(self._scale)
 
 
 def _sequence_sums(column: Tensor, chunk: Chunk) -> Tensor:

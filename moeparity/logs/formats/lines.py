@@ -24,7 +24,7 @@ _BUFFER = 2**20
 time.
 """
 _LONGEST_OPENING = 64
-"""If the first line is no JSON by itself, it may open a document if it is at most so many bytes long; else it is
+"""If the first line is no JSON by itself, it may open a document if it is at most this many bytes long; else it is
 broken.
 """
 _MOST_BLANKS = 1_000_000

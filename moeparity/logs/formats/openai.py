@@ -2,8 +2,7 @@
 
 Both name tokens by text, which does not identify a token. Ids come from `token_ids` (vLLM: `return_token_ids: true` in
 the request) or from texts `token_id:123` (vLLM: `return_tokens_as_token_ids: true`). As the trainer's log, a scored
-prompt is
-read: `prompt_logprobs`, or a completion with `echo`. Read in vLLM 0.33.0, vllm/entrypoints/openai.
+prompt is read: `prompt_logprobs`, or a completion with `echo`. Read in vLLM 0.33.0, vllm/entrypoints/openai.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _GUTTER = 10
 FEWEST_DRAWN = 4
-"""A series is drawn if it has at least so many steps."""
+"""A series is drawn if it has at least this many steps."""
 
 
 def chart_of(summary: Summary) -> list[str]:

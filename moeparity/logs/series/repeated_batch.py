@@ -15,7 +15,7 @@ from moeparity.metrics.accumulate import Accumulator
 from moeparity.metrics.declaration import Metric
 
 TIMES = 2.0
-"""A sequence spikes in a run if its sum exceeds so many times its median over the runs."""
+"""A sequence spikes in a run if its sum exceeds this many times its median over the runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

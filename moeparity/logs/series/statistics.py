@@ -16,7 +16,7 @@ from moeparity.logs.series.data import Trend
 _MAD = 1.4826
 # The chance that one of all residuals, if they are normal, is called a spike.
 _ALARM = 0.01
-# With more points, pairs are made of medians of blocks; so many points have 2 million pairs.
+# With more points, pairs are made of medians of blocks; this many points have 2 million pairs.
 _POINTS = 2000
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 from moeparity.numerics.dtypes import CHECKPOINT_NAMES
 from moeparity.numerics.order_map import Message, OrderMap
 
-Level = Literal["verified", "verified: ptx", "verified: trace", "read", "inferred", "opaque"]
+Level = Literal["verified", "verified: vectors", "verified: ptx", "verified: trace", "read", "inferred", "opaque"]
 """Levels of evidence, the surest first."""
 
 Average = Literal["scaled_inputs", "divided", "scaled_fp32"]
@@ -23,9 +23,10 @@ class Evidence:
     """How sure the declaration is, and on what it rests.
 
     verified: this project's tests find it equal to the real library, bit for bit, with the versions named. verified:
-    ptx: equal to a run of the PTX that a compiler made of the CUDA source. verified: trace: it gives the values that a
-    program was recorded to compute, bit for bit, and no other value of a stated list does. read: from the named source.
-    inferred: concluded, not read. opaque: the hardware does not say, and a stand-in is run.
+    vectors: equal to outputs that a GPU recorded. verified: ptx: equal to a run of the PTX that a compiler made of the
+    CUDA source. verified: trace: it gives the values that a program was recorded to compute, bit for bit, and no other
+    value of a stated list does. read: from the named source. inferred: concluded, not read. opaque: the hardware does
+    not say, and a stand-in is run.
     """
 
     level: Level

@@ -217,6 +217,17 @@ _CUSTOM = (
     (When(ranks=(6, 8), bytes_below=64 * _MIB + 1), MULTIMEM.name),
 )
 VLLM_TABLE = Selection("vllm.custom", _CUSTOM)
+# vLLM 0.8.5, where NVLink connects all ranks: csrc/custom_all_reduce.cuh:557-574, for messages below 8 MiB
+# (custom_all_reduce.py:225); NCCL adds larger ones.
+VLLM_0_8_TABLE = Selection(
+    "vllm.custom_0_8",
+    (
+        (When(ranks=(2,), bytes_below=8 * _MIB), VLLM_ONE_STAGE.name),
+        (When(ranks=(4,), bytes_below=512 * _KIB), VLLM_ONE_STAGE.name),
+        (When(ranks=(6, 8), bytes_below=256 * _KIB), VLLM_ONE_STAGE.name),
+        (When(ranks=(4, 6, 8), bytes_below=8 * _MIB), VLLM_TWO_STAGE.name),
+    ),
+)
 _MNNVL_LIMITS = ((2, 64 * _MIB), (4, 2 * _MIB), (8, _MIB // 2))
 """Ranks, and the bytes up to which FlashInfer's mnnvl is tried first: allreduce_rms_fusion.py:104-109."""
 VLLM_SM90_TABLE = Selection(
@@ -279,6 +290,7 @@ TABLES = (
     TRTLLM_TABLE,
     MNNVL_TABLE,
     VLLM_TABLE,
+    VLLM_0_8_TABLE,
     VLLM_SM90_TABLE,
     VLLM_TRTLLM_SM90_TABLE,
     VLLM_TRTLLM_UNFUSED_SM90_TABLE,

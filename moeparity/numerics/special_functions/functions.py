@@ -7,7 +7,7 @@ to its C on every input; what `.ftz` does to subnormal inputs and results is PTX
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import cache, cached_property
 from types import MappingProxyType
 
 import torch
@@ -29,26 +29,30 @@ _BLOCK_ON_CPU, _BLOCK = 1 << 16, 1 << 26
 """Numbers computed at once: on a CPU few, so that they stay in its caches; elsewhere."""
 
 
-@dataclass(frozen=True, slots=True)
 class _Number:
     """fp32 numbers taken apart, all int64. magnitude: bits without the sign. exponent, fraction: of subnormals as if
-    they had a hidden bit.
+    they had a hidden bit; made when they are asked for, since ex2 takes neither.
     """
 
-    magnitude: torch.Tensor
-    negative: torch.Tensor
-    exponent: torch.Tensor
-    fraction: torch.Tensor
+    def __init__(self, bits: torch.Tensor) -> None:
+        self.magnitude, self.negative = bits & 0x7FFFFFFF, bits >> 31 & 1
+        self._subnormal = self.magnitude < _LEAST
 
+    @cached_property
+    def _lead(self) -> torch.Tensor:
+        # A zero counts as the smallest subnormal; each function sets zeros apart.
+        return _highest_bit(self.magnitude.clamp(min=1))
 
-def _number(bits: torch.Tensor) -> _Number:
-    magnitude = bits & 0x7FFFFFFF
-    subnormal = magnitude < _LEAST
-    # A zero counts as the smallest subnormal; each function sets zeros apart.
-    lead = _highest_bit(magnitude.clamp(min=1))
-    exponent = torch.where(subnormal, lead - 149, (magnitude >> 23) - 127)
-    fraction = torch.where(subnormal, magnitude << (23 - lead).clamp(min=0), magnitude) & _FRACTION
-    return _Number(magnitude, bits >> 31 & 1, exponent, fraction)
+    @cached_property
+    def exponent(self) -> torch.Tensor:
+        """Of the highest bit."""
+        return torch.where(self._subnormal, self._lead - 149, (self.magnitude >> 23) - 127)
+
+    @cached_property
+    def fraction(self) -> torch.Tensor:
+        """The 23 bits below the highest one."""
+        shifted = self.magnitude << (23 - self._lead).clamp(min=0)
+        return torch.where(self._subnormal, shifted, self.magnitude) & _FRACTION
 
 
 def _highest_bit(x: torch.Tensor) -> torch.Tensor:
@@ -106,6 +110,13 @@ def _sqrt(x: _Number) -> torch.Tensor:
     return result.masked_fill(x.magnitude > _INFINITY, _NAN)
 
 
+def _significand(bits: torch.Tensor) -> torch.Tensor:
+    """The 23 bits that ex2 gives for fractions of 23 bits, int64; a whole part goes into the exponent alone."""
+    low = bits & 0x1FFFF
+    total = quadratic("ex2", bits >> 17, low, square(low), (32, 19), "++") + (0x6FC4 << 48 >> 30)
+    return total >> 34 & _FRACTION
+
+
 def _ex2(x: _Number) -> torch.Tensor:
     # Far below -126 the root is taken and squared, so that subnormal results come out right.
     value = _floats(x.magnitude | x.negative << 31).to(torch.float64)
@@ -116,9 +127,7 @@ def _ex2(x: _Number) -> torch.Tensor:
     below = (value < 0) & (bits != 0)
     bits = torch.where(below, ~bits, bits) & _FRACTION
     exponent = whole.to(torch.int64) - below.long()
-    low = bits & 0x1FFFF
-    total = quadratic("ex2", bits >> 17, low, square(low), (32, 19), "++") + (0x6FC4 << 48 >> 30)
-    result = _scaled(total >> 34 & _FRACTION, exponent.clamp(-126, 127))
+    result = _scaled(_significand(bits), exponent.clamp(-126, 127))
     result = result.masked_fill(exponent > 127, _INFINITY).masked_fill(exponent < -126, 0)
     root = _floats(result)
     result = torch.where(small, _bits(root * root), result)
@@ -182,6 +191,32 @@ def _cos(x: _Number) -> torch.Tensor:
     return result.masked_fill(x.magnitude >= _INFINITY, _NAN)
 
 
+LEAST_WORK = 1 << 22
+"""So many numbers of `ex2` are asked for before its significands are listed, which takes about as long as they do."""
+_WORK = {"ex2": 0}
+
+
+@cache
+def _significands(device: torch.device) -> torch.Tensor:
+    """`_significand` of all fractions, int32 [2^23]: 32 MB."""
+    return torch.cat(
+        [
+            _significand(bits).to(torch.int32)
+            for bits in torch.split(torch.arange(1 << 23, device=device), _BLOCK_ON_CPU)
+        ]
+    )
+
+
+def _ex2_listed(x: torch.Tensor) -> torch.Tensor:
+    """`ex2.approx.ftz.f32` of fp32 numbers below 128, none of them NaN, by the list of significands."""
+    steps = (x.clamp(min=-126.0) * 2.0**23).to(torch.int32)
+    # Below zero a fraction counts from above, in ones' complement.
+    steps = steps - ((steps < 0) & (steps & _FRACTION != 0)).to(torch.int32)
+    # Indexing would take five times as long.
+    significand = _significands(x.device).index_select(0, steps & _FRACTION)
+    return ((steps >> 23) + 127 << 23 | significand).view(torch.float32).masked_fill(x < -126.0, 0.0)
+
+
 _FUNCTIONS: dict[str, Callable[[_Number], torch.Tensor]] = {
     "rcp": _rcp, "rsqrt": _rsqrt, "sqrt": _sqrt, "ex2": _ex2, "lg2": _lg2, "sin": _sin, "cos": _cos,
 }  # fmt: skip
@@ -192,16 +227,23 @@ def approximate(name: str, x: torch.Tensor, *, ftz: bool = False) -> torch.Tenso
 
     Raises KeyError for a name that is no value of `APPROXIMATE`.
     """
-    block = _BLOCK_ON_CPU if x.device.type == "cpu" else _BLOCK
-    flat = x.reshape(-1)
-    starts = range(0, max(1, flat.numel()), block)
-    parts = [_block(_FUNCTIONS[name], flat[start : start + block], ftz=ftz) for start in starts]
+    blocks = torch.split(x.reshape(-1), _BLOCK_ON_CPU if x.device.type == "cpu" else _BLOCK)
+    if name == "ex2" and ftz and _is_listed(x):
+        parts = list(map(_ex2_listed, blocks))
+    else:
+        parts = [_block(_FUNCTIONS[name], block, ftz=ftz) for block in blocks]
     return torch.cat(parts).reshape(x.shape)
+
+
+def _is_listed(x: torch.Tensor) -> bool:
+    """Whether so much was asked for that the list pays, and x holds nothing that it lacks."""
+    _WORK["ex2"] += x.numel()
+    return _WORK["ex2"] >= LEAST_WORK and x.numel() > 0 and bool(x.max() < 128)
 
 
 def _block(function: Callable[[_Number], torch.Tensor], x: torch.Tensor, *, ftz: bool) -> torch.Tensor:
     bits = _bits(x)
-    result = function(_number(_flushed(bits) if ftz else bits))
+    result = function(_Number(_flushed(bits) if ftz else bits))
     return _floats(_flushed(result) if ftz else result)
 
 

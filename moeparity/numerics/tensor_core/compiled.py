@@ -38,7 +38,7 @@ LEAST_WORK = 1 << 26
 _FLAGS = (
     "-O3", "-std=c++17", "-shared", "-fPIC", "-frounding-math", "-fno-trapping-math", "-ffp-contract=off", "-w",
 )  # fmt: skip
-_MACHINE = {"AVX2": ("-march=x86-64-v3",), "AVX512": ("-march=x86-64-v3",)}
+_MACHINE = {"AVX2": ("-march=x86-64-v3",), "AVX512": ("-march=x86-64-v4", "-mprefer-vector-width=512")}
 _KEPT_BITS = {"fp32": -1, "fp32_e8m13": ~0x3FF}
 
 _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
@@ -46,6 +46,8 @@ _MATRIX = [_POINTER, _LONG, _LONG, _INT, _INT]
 _ARGUMENTS: list[Any] = [*_MATRIX, *_MATRIX, _POINTER, _LONG, _LONG, _LONG, _INT, _INT, _INT, ctypes.c_int32]
 
 _WORK = {"products": 0}
+_PRODUCTS = (4, 8, 16, 32)
+"""Of one step, for which chain.cpp is built."""
 """Asked for so far."""
 
 
@@ -60,6 +62,7 @@ class Library:
 def pays(instruction: Instruction, a: torch.Tensor, c: torch.Tensor, executor: Executor) -> bool:
     """Whether the compiled form is there for a product of a [batch, M, K] plus c [batch, M, N], and is due."""
     fits = instruction.form == "chain" and instruction.dot_add.result != "fp16" and a.device.type == "cpu"
+    fits = fits and instruction.dot_add.products in _PRODUCTS
     if not fits or executor == "eager" or a.shape[-1] == 0 or c.numel() == 0:
         return False
     _WORK["products"] += c.numel() * a.shape[-1]
@@ -83,12 +86,13 @@ def _product(
     left, right = (numbers(x, format_, name) for x, format_, name in zip((a, b), formats, "ab", strict=True))
     result = c.contiguous().clone()
     for index in range(c.shape[0]):
-        function(
+        unknown = function(
             *_matrix(left[index], formats[0].least), *_matrix(right[index], formats[1].least),
             result[index].data_ptr(), *c.shape[1:], a.shape[-1],
             arithmetic.products, arithmetic.fraction, arithmetic.floor, _KEPT_BITS[arithmetic.result],
         )  # fmt: skip
-    return eager.with_one_nan(result)
+        assert not unknown, instruction
+    return result
 
 
 def _matrix(x: torch.Tensor, least: int) -> tuple[int, ...]:

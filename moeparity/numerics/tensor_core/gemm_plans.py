@@ -26,6 +26,7 @@ FIELDS: Final = (
 KNOWN: Final = {"sm_90": ((13, 1),), "sm_100": ((12, 8), (13, 1)), "sm_103": ((13, 1),)}
 """By architecture, the versions of cuBLASLt whose numbers are known."""
 
+_HELD = (NVJET, 23, 24)
 _NVJET_STAGES = 35
 _UNALIGNED_GRAIN = 8
 _IN_OUTPUT, _IN_FP32, _ROUNDED = (0, 1), 2, 4
@@ -88,6 +89,12 @@ def plan_of(numbers: Sequence[int], k: int) -> GemmPlan | None:
     if algorithm in CUTLASS and stages in _BLOCKS and not of["custom_option"]:
         return GemmPlan(splits, _IN_FP32 if splits == 1 else scheme, *_BLOCKS[stages])
     return None
+
+
+def is_held(numbers: Sequence[int]) -> bool:
+    """Whether whole GEMMs that an H200 planned by these numbers were held to what it computed (tests/recorded/h200)."""
+    of = dict(zip(FIELDS, numbers, strict=True))
+    return of["algo_id"] in _HELD and (of["split_k"] == 1 or of["reduction_scheme"] in (_IN_FP32, _ROUNDED))
 
 
 def _of_nvjet(splits: int, scheme: int, k: int) -> GemmPlan | None:

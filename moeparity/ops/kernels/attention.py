@@ -10,8 +10,8 @@ import torch
 
 from moeparity.ops.kernels.attention_forms import cached, causal, side_by_side, softmax_scale, with_own
 from moeparity.ops.kernels.flash import Heads
-from moeparity.ops.kernels.pieces import each, gathered
-from moeparity.ops.kernels.placement import parts, shared
+from moeparity.ops.kernels.pieces import each, gathered, parts
+from moeparity.ops.kernels.placement import shared
 from moeparity.ops.placement import cut
 
 
@@ -34,6 +34,8 @@ def attention(
     """
     if own_k is not None and own_v is not None:
         k, v = with_own(k, own_k), with_own(v, own_v.transpose(1, 2))
+    if p.get("chunked") and p["window"] is not None:
+        mask = _within_chunks(mask, q.shape[2], p["window"])
     k, v, mask, free = cached(k, v, mask, q.shape[2], p["window"], at)
     pieces = cut(at)
     ranks = zip(parts(q, pieces, 1), shared(k, pieces, 1), shared(v, pieces, 1), strict=True)
@@ -47,3 +49,16 @@ def attention(
         owned = zip(heads, parts(w["sinks"], pieces, 0), strict=True)
         heads = [replace(piece, sinks=sinks.view(1, -1, 1, 1)) for piece, sinks in owned]
     return gathered(each(lambda piece: side_by_side(causal(piece, at)), ((piece,) for piece in heads), pieces), pieces)
+
+
+def _within_chunks(mask: torch.Tensor, queries: int, size: int) -> torch.Tensor:
+    """Which keys lie in a query's chunk and are real: mask [B, S], or [1, T, T] in a pack -> bool [B or 1, T, S].
+
+    Imitates transformers 5.23.0, masking_utils.py create_chunked_causal_mask: chunks begin with the first real token of
+    a row, in a pack with the first token that a query's sequence lets it see.
+    """
+    visible = mask[:, None, :] if mask.dim() == 2 else mask
+    places = torch.arange(mask.shape[-1], device=mask.device)
+    before = (visible.cumsum(-1) == 0).sum(-1, keepdim=True)
+    of_keys, of_queries = (places - before) // size, (places[-queries:, None] - before) // size
+    return visible & (of_keys == of_queries)

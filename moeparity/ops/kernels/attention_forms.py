@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ from moeparity.numerics import rounding
 from moeparity.numerics.gemm_forms import ALL
 from moeparity.numerics.orders import NATIVE
 from moeparity.numerics.rounding import rounded, tf32, working
+from moeparity.ops.attention import SCORE
 from moeparity.ops.attention_forms import FLASH, SDPA
 from moeparity.ops.attribute import RefusedError
 from moeparity.ops.kernels.exponentials import softmax
@@ -82,18 +84,30 @@ def side_by_side(heads: torch.Tensor) -> torch.Tensor:
     return heads.transpose(1, 2).contiguous().flatten(2)
 
 
-def _visible(x: Heads) -> torch.Tensor:
-    """Which keys a query sees, bool [B or 1, 1, T, S]. The queries are the last T of S tokens; a query that is padding
-    on the left sees none.
+def visible_keys(
+    mask: torch.Tensor, queries: int, before: int, *, window: int | None = None, ahead: int = 0
+) -> torch.Tensor:
+    """Which keys a query sees, bool [B or 1, 1, T, S], by a mask [B, S], or [1, T, T] in a pack. The queries stand
+    behind so many keys; one that is padding on the left sees none.
     """
-    queries, keys = x.q.shape[2], x.mask.shape[-1]
-    before = keys - x.free - queries
-    visible = torch.ones(1, 1, queries, keys, dtype=torch.bool, device=x.mask.device).tril(before + x.ahead)
-    if x.window is not None:
-        visible = visible.triu(before + 1 - x.window)
-    if bool(x.mask.all()):
+    visible = torch.ones(1, 1, queries, mask.shape[-1], dtype=torch.bool, device=mask.device).tril(before + ahead)
+    if window is not None:
+        visible = visible.triu(before + 1 - window)
+    if bool(mask.all()):
         return visible
-    return visible & (x.mask[:, None, None, :] if x.mask.dim() == 2 else x.mask[:, None])
+    return visible & (mask[:, None, None, :] if mask.dim() == 2 else mask[:, None])
+
+
+def _visible(x: Heads) -> torch.Tensor:
+    """Which keys a query of these sees, bool [B or 1, 1, T, S]."""
+    queries, keys = x.q.shape[2], x.mask.shape[-1]
+    visible = visible_keys(x.mask, queries, keys - x.free - queries, window=x.window, ahead=x.ahead)
+    if x.selected is None:
+        return visible
+    # What is none of the keys is written behind them.
+    places = torch.where(x.selected < 0, keys, x.selected)
+    chosen = torch.zeros(*places.shape[:-1], keys + 1, dtype=torch.bool, device=places.device)
+    return visible & chosen.scatter_(-1, places, value=True)[:, None, :, :keys]
 
 
 def _eager(x: Heads, at: Mapping[str, Any]) -> torch.Tensor:
@@ -104,24 +118,34 @@ def _eager(x: Heads, at: Mapping[str, Any]) -> torch.Tensor:
     # becomes a mean over all keys instead of NaN.
     hidden = ~_visible(x)
     scores = scores + torch.zeros_like(hidden, dtype=dtype).masked_fill_(hidden, torch.finfo(dtype).min)
-    if x.sinks is None:
-        probabilities = softmax(scores, working(dtype, at["probabilities"]), at)
-    else:
+    share = None if x.sinks is None or at.get("sink_as", SCORE) == SCORE else _sink_factor(scores, x.sinks, x.counted)
+    if share is None and (x.sinks is not None or "shifted" in at):
         probabilities = _with_sinks(scores, x.sinks, x.counted, at)
-    return matmul(cast(rounded(probabilities, at["probabilities"])), cast(v), at["output"])
+    else:
+        probabilities = softmax(scores, working(dtype, at["probabilities"]), at)
+    out = matmul(cast(rounded(probabilities, at["probabilities"])), cast(v), at["output"])
+    return out if share is None else rounding.product(out, rounded(share, at["output"]), at["output"])
 
 
-def _with_sinks(scores: torch.Tensor, sinks: torch.Tensor, counted: int, at: Mapping[str, Any]) -> torch.Tensor:
-    """Softmax of scores [B, H, T, S] in which each row has its sink `counted` times; the result, without the sinks, is
-    a view, as in transformers.
+def _sink_factor(scores: torch.Tensor, sinks: torch.Tensor, counted: int) -> torch.Tensor:
+    """sigmoid(log-sum-exp - sink) of scores [B, H, T, S], [B, H, T, 1], in fp32, in fp64 if they are."""
+    lse = torch.logsumexp(scores, dim=-1, keepdim=True) - math.log(counted)
+    return rounding.wide(rounding.add(lse, -sinks, scores.dtype)).sigmoid()
+
+
+def _with_sinks(scores: torch.Tensor, sinks: torch.Tensor | None, counted: int, at: Mapping[str, Any]) -> torch.Tensor:
+    """Softmax of scores [B, H, T, S] in which each row has its sink `counted` times, where there are sinks; the result,
+    without the sinks, is a view, as in transformers.
 
     transformers subtracts the maximum first, in the scores' dtype (GptOssAttention, eager_attention_forward).
     """
-    scores = torch.cat((scores, sinks.expand(*scores.shape[:3], counted)), dim=-1)
+    keys = scores.shape[-1]
+    if sinks is not None:
+        scores = torch.cat((scores, sinks.expand(*scores.shape[:3], counted)), dim=-1)
     shifted = rounding.add(scores, -scores.amax(dim=-1, keepdim=True), at["shifted"])
     native = at["softmax"] == NATIVE and at["shifted"] == at["probabilities"]
     step = at["shifted"] if native else working(at["shifted"], at["probabilities"])
-    return softmax(shifted, step, at)[..., :-counted]
+    return softmax(shifted, step, at)[..., :keys]
 
 
 def _as_it_is(x: torch.Tensor) -> torch.Tensor:
@@ -150,7 +174,7 @@ def _sdpa(x: Heads, at: Mapping[str, Any]) -> torch.Tensor:
     # If torch can be told by an argument what to mask (no padding, no key out of reach), no mask is built.
     in_reach = x.window is None or k.shape[2] < x.window
     at_once = t == k.shape[2] or (t == 1 and at.get("kv_layout") != "static")
-    plain = in_reach and at_once and not x.ahead and bool(x.mask.all())
+    plain = in_reach and at_once and not x.ahead and x.selected is None and bool(x.mask.all())
     visible = None if plain else _visible(x).expand(b, -1, -1, -1)
     grouped = groups > 1 and visible is None and k.shape[-1] == v.shape[-1] <= 256
     if groups > 1 and not grouped and t == 1:

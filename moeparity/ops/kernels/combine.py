@@ -35,6 +35,7 @@ def combine(
     is added within this sum. Rows in partial sums [B, ranks, T, K, H], or experts on several ranks, give partial sums
     [B, ranks, T, H].
     """
+    weights = weights if p.get("weighs", True) else None
     if at["expert"] == 1 and rows.dim() == _WHOLE:
         return _combined(rows, ids, weights, shared, p, at)
     at = {**at, "output": at["partial"]}

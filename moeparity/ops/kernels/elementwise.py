@@ -1,4 +1,4 @@
-"""Kernels of `embedding`, `add`, `shared_add`, `swiglu`, `sigmoid_gate`, `clamp` and `split`."""
+"""Kernels of `embedding`, `add`, `shared_add`, `swiglu`, `sigmoid_gate`, `clamp`, and of ops that compute nothing."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from moeparity.numerics import rounding
 from moeparity.numerics.dtypes import UNROUNDED
 from moeparity.numerics.fma import fma
 from moeparity.numerics.orders import NATIVE
-from moeparity.ops.kernels import experts
+from moeparity.ops.kernels import glu
 from moeparity.ops.kernels.exponentials import sigmoid as logistic
-from moeparity.ops.kernels.pieces import each, gathered
-from moeparity.ops.kernels.placement import parts
+from moeparity.ops.kernels.exponentials import silu as activation
+from moeparity.ops.kernels.pieces import each, gathered, parts
 from moeparity.ops.placement import APART, HANDS_ON, cut
 from moeparity.ops.router import SHARED_SCALINGS
 
@@ -65,7 +65,9 @@ def shared_add(
     p: Mapping[str, Any],
     at: Mapping[str, Any],
 ) -> torch.Tensor:
-    """routed + shared, both [B, T, H] or in partial sums as in `add`; shared is None if the combine has added it."""
+    """Adds the shared expert's output to that of the routed experts: each [B, T, H], or in partial sums as in `add`.
+    `shared` is None if `combine` has added it already.
+    """
     if shared is None:
         return rounding.rounded(routed, at["output"])
     if at["scaling"] == "shared_fma" and routed.dim() == shared.dim():
@@ -80,20 +82,49 @@ def swiglu(
     gate: torch.Tensor, up: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
 ) -> torch.Tensor:
     """silu(gate) * up of equal shapes."""
+    # A step may come as a copy of its rows, which lie close.
+    gate = F.pad(gate, (0, 1))[..., :-1] if p.get("halves") else gate
     pieces = cut(at)
     halves = zip(parts(gate, pieces, -1), parts(up, pieces, -1), strict=True)
     form = {"activation": at["activation"], "output": at["output"], "logistic": at.get("logistic", NATIVE)}
-    return gathered(each(partial(experts.swiglu, **form), halves, pieces), pieces)
+    return gathered(each(partial(glu.swiglu, **form), halves, pieces), pieces)
+
+
+def silu(
+    x: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
+) -> torch.Tensor:
+    """The sigmoid-weighted x, of any shape."""
+    step = x if x.dtype == at["output"] else rounding.wide(x)
+    return rounding.rounded(activation(step, at.get("logistic", NATIVE)), at["output"])
+
+
+def relu2(
+    x: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
+) -> torch.Tensor:
+    """The square of what of x is above 0, of any shape."""
+    return glu.relu2(x, at["output"])
 
 
 def sigmoid_gate(
     gate: torch.Tensor, x: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
 ) -> torch.Tensor:
-    """sigmoid(gate) * x; gate [B, T, 1], x [B, T, H] or in partial sums [B, ranks, T, H]."""
+    """sigmoid(gate) * x; gate [B, T, 1], x [B, T, H] or in partial sums [B, ranks, T, H]; or gate [B, T, heads, D] and
+    x [B, T, heads * D].
+    """
+    gate = gate.flatten(2) if gate.dim() > x.dim() else gate
     gate = gate if gate.dim() == x.dim() else gate.unsqueeze(1)
     step = gate.dtype if gate.dtype == at["activation"] else rounding.working(gate.dtype, at["activation"])
     share = rounding.rounded(logistic(gate.to(step), at.get("logistic", NATIVE)), at["activation"])
     return rounding.product(share, x, at["output"])
+
+
+def scale(
+    x: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
+) -> torch.Tensor:
+    """x of any shape, times the factor, over the divisor; each in fp32, or in fp64 where x or the output are fp64."""
+    step = x.to(rounding.working(x.dtype, at["output"]))
+    step = step if p["factor"] == 1.0 else step * p["factor"]
+    return rounding.rounded(step if p["divisor"] == 1.0 else step / p["divisor"], at["output"])
 
 
 def clamp(
@@ -108,3 +139,23 @@ def split(
 ) -> tuple[torch.Tensor, ...]:
     """Views of the last axis, one per part."""
     return torch.split(x, list(p["parts"].values()), dim=-1)
+
+
+def join(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor | None = None,
+    *,
+    w: Mapping[str, torch.Tensor],
+    p: Mapping[str, Any],
+    at: Mapping[str, Any],
+) -> torch.Tensor:
+    """a, b, c [B, T, ..] -> [B, T, all their numbers]."""
+    return torch.cat([x.flatten(2) for x in (a, b, c) if x is not None], -1)
+
+
+def mask_padding(
+    x: torch.Tensor, mask: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
+) -> torch.Tensor:
+    """x [B, T, H] times the mask [B, T]: a zero at padding keeps its number's sign."""
+    return (x * mask[:, :, None]).to(x.dtype)

@@ -1,32 +1,34 @@
-"""Kernel of `experts`, and the SwiGLU that dense MLPs share with it.
+"""Kernel of `experts`.
 
 The weights are the stacks that transformers holds in memory: `gate_up` [E, 2I, H], with the rows of gate first unless
-they alternate with those of up, and `down` [E, H, I]. Biases are `gate_up_bias` [E, 2I], in the same layout, and
-`down_bias` [E, H].
+they alternate with those of up (of experts without a gate [E, I, H], those of up), and `down` [E, H, I]. Biases are
+`gate_up_bias` [E, 2I], in the same layout, and `down_bias` [E, H].
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
-from moeparity.numerics.cuda import fast_product
-from moeparity.numerics.joined_steps import Apply, JoinedGemm, StepRows, Steps, call
+from moeparity.numerics.joined_steps import Apply, JoinedGemm, StepRows, Steps
 from moeparity.numerics.orders import NATIVE
 from moeparity.numerics.rounding import add, product, rounded, stored, tf32, wide, working
-from moeparity.ops.experts import ACTIVATION, CLAMPED, EPILOGUE, INPUT
+from moeparity.ops.experts import ACTIVATION, BATCHED, CLAMPED, EPILOGUE, GROUPED, INPUT, OUTPUT, RELU2
+from moeparity.ops.kernels.adapter import Adapter, beside, in_stacks, of_expert
 from moeparity.ops.kernels.expert_groups import all_groups, groups_of_steps
-from moeparity.ops.kernels.exponentials import CUDA_FAST, sigmoid, silu
-from moeparity.ops.kernels.linear import gemm_of, in_blocks
-from moeparity.ops.kernels.pieces import each, gathered, stacked
-from moeparity.ops.kernels.placement import parts
+from moeparity.ops.kernels.glu import clamped, relu2, swiglu
+from moeparity.ops.kernels.linear import gemm_of, in_blocks, with_scales
+from moeparity.ops.kernels.pieces import each, gathered, parts, stacked
+from moeparity.ops.kernels.quantised import FileScales, file_scales
 from moeparity.ops.linear import COLUMN
 from moeparity.ops.placement import cut
 from moeparity.progress import through
 
-Project = Callable[[torch.Tensor, torch.Tensor, torch.dtype, torch.dtype], torch.Tensor]
+Project = Callable[[torch.Tensor, torch.Tensor, torch.dtype, torch.dtype, FileScales], torch.Tensor]
+"""Of x, weight, the dtypes of inputs and output, and the checkpoint's scales of the weight."""
 Settings = Mapping[str, Any]
 Scores = torch.Tensor | None
 Stacks = Mapping[str, Sequence[torch.Tensor]]
@@ -48,7 +50,8 @@ def experts(
     weights [B, T, K] are given if rows are multiplied by them here (`score_site`). If each expert is cut over ranks
     row-wise, the results are partial sums [B, ranks, T, K, H].
     """
-    run, pieces = _grouped if at["implementation"] == "grouped" else _loop, cut(at)
+    w = in_stacks(w, p, at)
+    run, pieces = {GROUPED: _grouped, BATCHED: _batched}.get(at["implementation"], _loop), cut(at)
     if steps is not None:
         return _in_steps(run, x, ids, weights, w, p, at, steps)
     x_NH, ids_NK = x.reshape(-1, x.shape[-1]), ids.reshape(-1, ids.shape[-1])
@@ -62,6 +65,9 @@ def experts(
         return run(x_NH, ids_NK, scores, stacks_by_rank, p, at).view(*ids.shape, x.shape[-1])
     stacks_by_rank = {name: _outputs(name, stack, pieces, p) for name, stack in w.items() if name.startswith("gate_up")}
     at, stacks_by_rank["down"] = {**at, "output": at["partial"]}, parts(w["down"], pieces, 2)
+    scales = file_scales(w, "down", at).by_inputs(pieces, w["down"].shape[2], at)
+    stacks_by_rank["down_scales"] = [of_rank.weight for of_rank in scales if of_rank.weight is not None]
+    stacks_by_rank["down_input_scale"] = [of_rank.inputs for of_rank in scales if of_rank.inputs is not None]
     # Only the first rank adds the bias.
     stacks_by_rank["down_bias"] = [w["down_bias"]] if "down_bias" in w else []
     ranks = [{name: [stacks[i]] for name, stacks in stacks_by_rank.items() if i < len(stacks)} for i in range(pieces)]
@@ -93,7 +99,9 @@ def _in_steps(
 
 def _outputs(name: str, stack: torch.Tensor, pieces: int, p: Settings) -> list[torch.Tensor]:
     """Each rank's part of a stack [E, N, ..] that is cut along its outputs: equally much of gate and of up."""
-    if not name.startswith("gate_up") or p.get("interleaved"):
+    if stack.dim() == 1:  # static scales, which all ranks have
+        return [stack] * pieces
+    if not name.startswith("gate_up") or p.get("interleaved") or p.get("glu") == RELU2:
         return parts(stack, pieces, 1)
     halves = (parts(half, pieces, 1) for half in stack.chunk(2, dim=1))
     return [torch.cat(halves_of_rank, dim=1) for halves_of_rank in zip(*halves, strict=True)]
@@ -110,7 +118,9 @@ def _loop(
 ) -> torch.Tensor:
     """One GEMM for each expert that is hit, in ascending id; within an expert, rows by step, then slot, then token."""
     n, k = ids.shape
-    rows = torch.empty(n * k, x.shape[-1], dtype=at["output"], device=x.device)
+    adds_last = "down_a" in w and at["score_site"] != EPILOGUE
+    dtype = at["adapter_sum"] if adds_last else at["output"]
+    rows = torch.empty(n * k, x.shape[-1], dtype=dtype, device=x.device)
     by_expert = _by_expert_and_step(ids.t(), steps).reshape(-1).sort(stable=True)
     tokens = by_expert.indices % n
     places = tokens * k + by_expert.indices // n
@@ -122,7 +132,7 @@ def _loop(
             scored = None if scores is None else scores.index_select(0, own_places)
             stacks_of_expert = {name: [stack[expert] for stack in stacks] for name, stacks in w.items()}
             turns = StepRows([hit for hit in of_steps if hit])
-            project = _alone(gemm) if steps is None else _joined(gemm, at, turns.sizes)
+            project = _alone(gemm, at) if steps is None else _joined(gemm, at, turns.sizes)
             outputs = _mlp(x.index_select(0, own_tokens), scored, stacks_of_expert, p, at, project, turns)
             rows.index_copy_(0, own_places, outputs)
     return rows
@@ -139,11 +149,13 @@ def _counts(numbers: torch.Tensor, w: Stacks, steps: Steps | None) -> torch.Tens
     return torch.bincount(numbers, minlength=experts * of_each).view(experts, of_each)
 
 
-def _alone(gemm: Callable[..., torch.Tensor]) -> Project:
+def _alone(gemm: Callable[..., torch.Tensor], at: Settings) -> Project:
     """One GEMM of all rows."""
 
-    def project(x: torch.Tensor, weight: torch.Tensor, inputs: torch.dtype, output: torch.dtype) -> torch.Tensor:
-        return gemm(x, weight, None, inputs=inputs, output=output)
+    def project(
+        x: torch.Tensor, weight: torch.Tensor, inputs: torch.dtype, output: torch.dtype, scales: FileScales
+    ) -> torch.Tensor:
+        return with_scales(partial(gemm, inputs=inputs, output=output), at, scales)(x, weight, None)
 
     return project
 
@@ -151,10 +163,10 @@ def _alone(gemm: Callable[..., torch.Tensor]) -> Project:
 def _joined(gemm: Callable[..., torch.Tensor], at: Settings, sizes: Sequence[int]) -> Project:
     """The GEMMs of the rows of several consecutive steps."""
 
-    def project(x: torch.Tensor, weight: torch.Tensor, inputs: torch.dtype, output: torch.dtype) -> torch.Tensor:
-        def alone(x: torch.Tensor, weight: torch.Tensor, _: torch.Tensor | None) -> torch.Tensor:
-            return gemm(x, weight, None, inputs=inputs, output=output)
-
+    def project(
+        x: torch.Tensor, weight: torch.Tensor, inputs: torch.dtype, output: torch.dtype, scales: FileScales
+    ) -> torch.Tensor:
+        alone = with_scales(partial(gemm, inputs=inputs, output=output), at, scales)
         key = ("loop", inputs, output, *at.items())
         return JoinedGemm(alone=alone, blocks=in_blocks(at, alone), weight=weight, bias=None, key=key).in_steps(
             x, sizes
@@ -183,12 +195,10 @@ def _grouped(
         order = torch.sort(steps.numbers[places // k], stable=True).indices
         turns = StepRows([rows * k for rows in steps.sizes], order)
 
-    def project(rows: torch.Tensor, weight: torch.Tensor, inputs: torch.dtype, output: torch.dtype) -> torch.Tensor:
-        rows, weight = rounded(rows, inputs), rounded(weight, inputs)
-        if at["tf32"] == "yes":
-            rows, weight = tf32(rows), tf32(weight)
-        if inputs != output:
-            rows, weight = wide(rows), wide(weight)
+    def project(
+        rows: torch.Tensor, weight: torch.Tensor, inputs: torch.dtype, output: torch.dtype, _: FileScales
+    ) -> torch.Tensor:
+        rows, weight = _operands(rows, weight, inputs, output, at)
         return rounded(multiply(rows, weight), output)
 
     scored = None if scores is None else scores[places]
@@ -200,25 +210,56 @@ def _grouped(
     return sorted_rows[inverse]
 
 
+def _operands(
+    rows: torch.Tensor, weight: torch.Tensor, inputs: torch.dtype, output: torch.dtype, at: Settings
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a product of torch's own takes: rounded to `inputs`, and widened where its result has another dtype."""
+    rows, weight = rounded(rows, inputs), rounded(weight, inputs)
+    if at["tf32"] == "yes":
+        rows, weight = tf32(rows), tf32(weight)
+    return (wide(rows), wide(weight)) if inputs != output else (rows, weight)
+
+
+def _batched(x: torch.Tensor, ids: torch.Tensor, scores: Scores, w: Stacks, p: Settings, at: Settings) -> torch.Tensor:
+    """torch's batched product of every expert for every token, of which the rows that were chosen are taken. Where
+    weights meet x, an expert that a token has not chosen is given zeros.
+    """
+    count, n = w["down"][0].shape[0], len(x)
+    places = (ids * n + torch.arange(n, device=x.device)[:, None]).flatten()
+    of_all = None
+    if scores is not None:
+        of_all = scores.new_zeros(count * n, 1).index_copy_(0, places, scores)
+
+    def project(
+        rows: torch.Tensor, weight: torch.Tensor, inputs: torch.dtype, output: torch.dtype, _: FileScales
+    ) -> torch.Tensor:
+        rows, weight = _operands(rows, weight, inputs, output, at)
+        return rounded(torch.bmm(rows.view(count, n, -1), weight.transpose(1, 2)).flatten(0, 1), output)
+
+    return _mlp(x.repeat(count, 1), of_all, w, p, at, project, StepRows((count * n,)))[places]
+
+
 def _mlp(
     x: torch.Tensor, scores: Scores, w: Stacks, p: Settings, at: Settings, project: Project, turns: StepRows
 ) -> torch.Tensor:
     """Rows [M, H] of x [M, H]; scores [M, 1] unless they are left to the combine."""
-    where = at["score_site"]
+    where = {INPUT: INPUT, OUTPUT: EPILOGUE}.get(p.get("scored_at") or "", at.get("score_site"))
     if scores is not None and where == INPUT:
         x = product(x, scores, at["scored"])
-    pieces = len(w["gate_up"])
+    pieces, lora = len(w["gate_up"]), of_expert(w, "gate_up", p)
     gate_up = (
-        (x, *operands, p, at, project, turns) for operands in zip(w["gate_up"], _biases(w, "gate_up"), strict=True)
+        (x, *operands, lora, p, at, project, turns)
+        for operands in zip(w["gate_up"], _biases(w, "gate_up"), _scales(w, "gate_up", at), strict=True)
     )
     hidden, inputs = gathered(each(_hidden, gate_up, pieces), pieces), stored(at["product"])
     if scores is not None and where == ACTIVATION:
         hidden, inputs = product(hidden, scores, at["scored"]), at["scored"]
 
     def down(output: torch.dtype) -> torch.Tensor:
-        downs = zip(w["down"], _biases(w, "down"), strict=True)
+        downs = zip(w["down"], _biases(w, "down"), _scales(w, "down", at), strict=True)
         operands = ((hidden, *weights_of, inputs, output, at, project) for weights_of in downs)
-        return gathered(each(_projected, operands, pieces), pieces)
+        rows, of_down = gathered(each(_projected, operands, pieces), pieces), of_expert(w, "down", p)
+        return rows if of_down is None else add(rows, beside(hidden, of_down, at), at["adapter_sum"])
 
     if scores is not None and where == EPILOGUE:
         return product(down(working(inputs, at["output"])), scores, at["output"])
@@ -229,10 +270,17 @@ def _biases(w: Stacks, name: str) -> Sequence[torch.Tensor | None]:
     return w.get(f"{name}_bias", [None] * len(w[name]))
 
 
+def _scales(w: Stacks, name: str, at: Settings) -> list[FileScales]:
+    """The checkpoint's scales of a weight, by rank."""
+    ranks = range(len(w[name]))
+    return [file_scales({port: stacks[i] for port, stacks in w.items() if i < len(stacks)}, name, at) for i in ranks]
+
+
 def _projected(
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
+    scales: FileScales,
     inputs: torch.dtype,
     output: torch.dtype,
     at: Settings,
@@ -241,7 +289,7 @@ def _projected(
     """A GEMM, then its bias [N] or [M, N]. Without a bias, since another rank adds it, the result is rounded as
     there.
     """
-    projection = project(x, weight, inputs, at.get("unbiased", output))
+    projection = project(x, weight, inputs, at.get("unbiased", output), scales)
     return rounded(projection, output) if bias is None else add(projection, bias, output)
 
 
@@ -249,6 +297,8 @@ def _hidden(
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
+    scales: FileScales,
+    lora: Adapter | None,
     p: Settings,
     at: Settings,
     project: Project,
@@ -256,19 +306,34 @@ def _hidden(
 ) -> torch.Tensor:
     """The input of the down projection for rows x [M, H]; weight [2I, H] or [E, 2I, H], bias [2I] or [M, 2I]."""
     inputs, dtype = at["projections"], at.get("biased", at["projections"])
+    delta = None if lora is None else beside(x, lora, at)
+
+    def adapted(projection: torch.Tensor, of_it: torch.Tensor | None) -> torch.Tensor:
+        return projection if of_it is None else add(projection, of_it, at["adapter_sum"])
 
     def activated(apply: Apply, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         if p.get("glu") == CLAMPED:
-            return _clamped(gate, up, p, at, apply)
+            return clamped(gate, up, p, at, apply)
         logistic = at.get("logistic", NATIVE)
         return swiglu(gate, up, activation=at["activation"], output=at["product"], logistic=logistic, apply=apply)
 
+    if p.get("glu") == RELU2:
+        return relu2(adapted(_projected(x, weight, bias, scales, inputs, dtype, at, project), delta), at["product"])
     if at["gate_up"] == "split":
         biases = (None, None) if bias is None else _halves(bias, -1, p)
-        halves = zip(_halves(weight, -2, p), biases, strict=True)
-        gate, up = (_projected(x, *operands, inputs, dtype, at, project) for operands in halves)
+        of_rows = (
+            [scales, scales]
+            if scales.weight is None
+            else [scales._replace(weight=half) for half in _halves(scales.weight, -2, p)]
+        )
+        halves = zip(_halves(weight, -2, p), biases, of_rows, strict=True)
+        deltas = (None, None) if delta is None else _halves(delta, -1, p)
+        gate, up = (
+            adapted(_projected(x, *operands, inputs, dtype, at, project), of_half)
+            for operands, of_half in zip(halves, deltas, strict=True)
+        )
         return turns.each(activated, lambda *halves: halves, gate, up)
-    gate_up = _projected(x, weight, bias, inputs, dtype, at, project)
+    gate_up = adapted(_projected(x, weight, bias, scales, inputs, dtype, at, project), delta)
     return turns.each(activated, lambda gate_up_row: _halves(gate_up_row, -1, p), gate_up)
 
 
@@ -279,33 +344,3 @@ def _halves(x: torch.Tensor, axis: int, p: Settings) -> tuple[torch.Tensor, ...]
     # Copied to matrices of their own: torch's grouped GEMM does not take interleaved ones.
     alternate = (x[..., i::2] if axis == -1 else x[..., i::2, :].contiguous() for i in range(2))
     return tuple(alternate)
-
-
-def _clamped(gate: torch.Tensor, up: torch.Tensor, p: Settings, at: Settings, apply: Apply) -> torch.Tensor:
-    """(up + 1) * gate * sigmoid(alpha * gate), every step rounded; transformers 5.23.0, GptOssExperts._apply_gate."""
-    gate, up = gate.clamp(max=p["limit"]), up.clamp(-p["limit"], p["limit"])
-    gain = rounded(_computed_for(at["gain"], gate) * p["alpha"], at["gain"])
-    share = rounded(sigmoid(_computed_for(at["sigmoid"], gain), at.get("logistic", NATIVE), apply), at["sigmoid"])
-    shifted = rounded(_computed_for(at["shifted"], up) + 1, at["shifted"])
-    return product(shifted, product(gate, share, at["activation"]), at["product"])
-
-
-def _computed_for(output: torch.dtype, x: torch.Tensor) -> torch.Tensor:
-    """x in the dtype in which a function of it is computed; its own dtype if `output` is the same."""
-    return x if x.dtype == output else x.to(working(x.dtype, output))
-
-
-def swiglu(
-    gate: torch.Tensor,
-    up: torch.Tensor,
-    *,
-    activation: torch.dtype,
-    output: torch.dtype,
-    logistic: str,
-    apply: Apply = call,
-) -> torch.Tensor:
-    """silu(gate) in the form `logistic`, rounded to `activation`, times up, rounded to `output`."""
-    activated = rounded(silu(_computed_for(activation, gate), logistic, apply), activation)
-    if logistic == CUDA_FAST and activated.dtype == torch.float32:
-        return rounded(fast_product(activated, up.float()), output)
-    return product(activated, up, output)

@@ -13,6 +13,7 @@ from moeparity.numerics.joined_steps import Apply, call
 from moeparity.numerics.orders import NATIVE, parse
 from moeparity.numerics.rounding import wide, working
 from moeparity.numerics.summation import sum_axis
+from moeparity.ops.attention_forms import OF_SCORES
 
 CUDA_FAST, U20, SLEEF = "cuda_fast", "u20", "sleef"
 """The forms of CUDA's functions under -use_fast_math, which also flushes subnormal numbers to zero, of torch's exp_u20
@@ -25,8 +26,8 @@ def exp(x: torch.Tensor) -> torch.Tensor:
 
 
 def exp2(x: torch.Tensor) -> torch.Tensor:
-    """2 to the power x, with the accuracy of `exp`."""
-    return _by_fp64(torch.exp2, x)
+    """2 to the power x: in fp32 as an H200's `ex2.approx.ftz`, in fp64 torch's."""
+    return cuda.ex2(x) if x.dtype == torch.float32 else torch.exp2(x)
 
 
 def log(x: torch.Tensor) -> torch.Tensor:
@@ -47,6 +48,16 @@ def sigmoid(x: torch.Tensor, form: str, apply: Apply = call) -> torch.Tensor:
     denominator = 1 + _exp(-wide(x), form)
     divide = cuda.fast_divide if form == CUDA_FAST and denominator.dtype == torch.float32 else torch.div
     return divide(torch.ones_like(denominator), denominator)
+
+
+def softplus(x: torch.Tensor, form: str) -> torch.Tensor:
+    """softplus by `form`: torch's own kernel in x's dtype; or log(1 + exp(x)) in fp32 or fp64, each step rounded, and x
+    itself above 20.
+    """
+    if form == NATIVE:
+        return F.softplus(x)
+    x = wide(x)
+    return torch.where(x > 20.0, x, torch.log(1.0 + torch.exp(x)))
 
 
 def silu(x: torch.Tensor, form: str, apply: Apply = call) -> torch.Tensor:
@@ -73,6 +84,8 @@ def softmax(scores: torch.Tensor, step: torch.dtype, at: Mapping[str, Any]) -> t
     The written-out forms imitate: `divide`, ATen's SoftMax.cu (read; without exp's own bits); `reciprocal` with
     `sleef`, ATen's kernel on CPU (compared with torch 2.13.0 on AVX2; that AVX-512 is the same was read).
     """
+    if at["softmax"] == OF_SCORES:
+        return F.softmax(scores, dim=-1)
     if at["softmax"] == NATIVE:
         return F.softmax(scores, dim=-1, dtype=step)
     x = scores.to(step)

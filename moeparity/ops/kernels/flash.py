@@ -18,15 +18,25 @@ from moeparity.errors import listed
 from moeparity.numerics import cpu, cuda, gemm
 from moeparity.numerics.dtypes import name_of
 from moeparity.numerics.fma import fma
-from moeparity.numerics.orders import NATIVE, parse
+from moeparity.numerics.orders import NATIVE
 from moeparity.numerics.rounding import product, rounded, tf32, working
-from moeparity.numerics.summation import sum_axis
 from moeparity.numerics.tensor_core.gemm_orders import tensor_core_order
 from moeparity.ops.attention import END, RESCALE, START
-from moeparity.ops.attention_forms import FIRST, L2, LIBM, LIBM_FMA, MACHINE, QUERY, SHARED, U20
+from moeparity.ops.attention_forms import (
+    FIRST,
+    L2,
+    LIBM,
+    MACHINE,
+    QUERY,
+    SEGMENTS,
+    SHARED,
+    TRITON,
+    U20,
+)
 from moeparity.ops.attribute import RefusedError
 from moeparity.ops.kernels.exponentials import exp, exp2, log, row_sum
-from moeparity.ops.kernels.flash_on_gpu import attend_on_gpu
+from moeparity.ops.kernels.flash_merges import Run, Sums, finite, merge_segments, merged, normalized
+from moeparity.ops.kernels.flash_on_gpu import attend_on_gpu, onto_on_gpu
 from moeparity.ops.kernels.key_tiles import Room, Tile, cuts
 
 LOG2E = math.log2(math.e)
@@ -40,7 +50,8 @@ class Heads:
     [1, T, T] in a pack. window: how many tokens a query sees, itself included (None: all before it). scale: factor on q
     @ k.T.
     sinks: [1, H, 1, 1]. free: how many of the last keys are places of a cache that no token has filled. ahead: how many
-    keys after itself a query sees too. counted: how often a sink counts.
+    keys after itself a query sees too. counted: how often a sink counts. selected: the keys that a query sees of those,
+    int64 [B, T, n], -1 for none; None: all.
     """
 
     q: torch.Tensor
@@ -53,14 +64,7 @@ class Heads:
     free: int = 0
     ahead: int = 0
     counted: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """The result for some tiles: the normalised output, and the natural logarithm of the sum of exponentials."""
-
-    out: torch.Tensor
-    lse: torch.Tensor
+    selected: torch.Tensor | None = None
 
 
 def flash(heads: Heads, visible: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
@@ -68,8 +72,9 @@ def flash(heads: Heads, visible: torch.Tensor, at: Mapping[str, Any]) -> torch.T
 
     The queries are the last T of S keys; visible [B or 1, 1, T, S]. A query that sees no key gets zeros. A tile of
     which a query sees nothing changes nothing, so none is skipped. A head's sink is part of the sum of the first run.
-    With `order: native` a tile is added to the rescaled output as torch's GEMM gives it, and its sum of exponentials to
-    the sum so far; else `flash_on_gpu` computes a run as a GPU does. It imitates FlashAttention 0251105 (read;
+    With `order: native` a tile is added to the rescaled output as torch's GEMM gives it, or in an order written out or
+    of tensor cores, and its sum of exponentials to the sum so far; else `flash_on_gpu` computes a run as FlashAttention
+    2 does. It imitates FlashAttention 0251105 (read;
     softmax.h: a maximum of -inf is taken as 0, the sum is of exponentials before their rounding), and vLLM 0.33.0,
     csrc/cpu/cpu_attn_impl.hpp (read).
     """
@@ -91,11 +96,14 @@ def _room(heads: Heads, at: Mapping[str, Any]) -> Room:
 def merged_runs(heads: Heads, runs: Sequence[Sequence[Tile]], at: Mapping[str, Any]) -> torch.Tensor:
     """The attention of some queries to all runs of tiles, merged, [B, H, T, V] in `output`."""
     without_sinks = replace(heads, sinks=None)
-    attended = [attend(without_sinks if i else heads, run, at) for i, run in enumerate(runs)]
+    per_run = [without_sinks if i else heads for i in range(len(runs))]
+    if at["splits"] != 1 and at["merge"] == SEGMENTS:
+        return rounded(merge_segments([_sums(*run, at) for run in zip(per_run, runs, strict=True)]), at["output"])
+    attended = [attend(*run, at) for run in zip(per_run, runs, strict=True)]
     if at["splits"] == 1 or (at["splits"] == SHARED and len(runs) == 1):
         return _rescaled(attended[0], heads.sinks, at)
-    stored = [_Run(rounded(run.out, at["split"]), run.lse) for run in attended]
-    return rounded(_merged(stored, at), at["output"])
+    stored = [Run(rounded(run.out, at["split"]), run.lse) for run in attended]
+    return rounded(merged(stored, at), at["output"])
 
 
 def operands(heads: Heads, at: Mapping[str, Any]) -> Heads:
@@ -113,50 +121,69 @@ def operands(heads: Heads, at: Mapping[str, Any]) -> Heads:
 def _refuse_on_gpu(heads: Heads, at: Mapping[str, Any]) -> None:
     """Raises RefusedError for operands that a GPU's kernel does not take."""
     dtypes = {heads.q.dtype, heads.k.dtype, heads.v.dtype}
-    if at.get("order", NATIVE) != NATIVE and dtypes != {at["probabilities"]}:
-        names = listed(sorted(str(name_of(dtype)) for dtype in dtypes))
-        reason = (
-            f"queries, keys and values are {names}, and FlashAttention 2 takes one 16-bit dtype. Set `native` here."
-        )
-        raise RefusedError("order", reason)
+    for name in ("order", "scores_order", "values_order"):
+        if tensor_core_order(str(at.get(name, NATIVE))) is not None and dtypes != {at["probabilities"]}:
+            names = listed(sorted(str(name_of(dtype)) for dtype in dtypes))
+            reason = f"queries, keys and values are {names}, and kernels on tensor cores take one 16-bit dtype."
+            raise RefusedError(name, f"{reason} Set `native` here.")
 
 
 def _operand(x: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
     return tf32(x) if at["tf32"] == "yes" else x
 
 
-def attend(heads: Heads, tiles: Sequence[Tile], at: Mapping[str, Any]) -> _Run:
+def attend(heads: Heads, tiles: Sequence[Tile], at: Mapping[str, Any]) -> Run:
     """The attention to the keys of some tiles, in the dtype of the operands."""
-    q, core = heads.q, tensor_core_order(str(at.get("order", NATIVE)))
-    walked = tiles if at["kv_order"] == "ascending" else tiles[::-1]
+    core = tensor_core_order(str(at.get("order", NATIVE)))
     if core is not None:
-        return _Run(*attend_on_gpu(q, walked, heads.scale, core, at["probabilities"]))
-    formula = _FORMULAS[at["exponential"]](heads.scale, q.dtype, q.device)
+        return Run(*attend_on_gpu(heads.q, _walked(tiles, at), heads.scale, core, at["probabilities"]))
+    sums, formula = _sums(heads, tiles, at), _formula(heads, at)
+    total, sink = sums.total, at.get("sink") if heads.sinks is not None else None
+    if heads.sinks is not None and sink == END:
+        total = total + formula.of_sink(heads.sinks.to(total.dtype), finite(sums.highest))
+    lse = formula.in_nats(finite(sums.highest)) + formula.log(total)
+    if at["normalize"] == FIRST:
+        return Run(sums.out, lse)
+    return Run(normalized(sums.out, torch.where(total == 0, 1.0, total), at), lse)
+
+
+def _walked(tiles: Sequence[Tile], at: Mapping[str, Any]) -> Sequence[Tile]:
+    return tiles if at["kv_order"] == "ascending" else tiles[::-1]
+
+
+def _formula(heads: Heads, at: Mapping[str, Any]) -> _Exp2 | _Exp:
+    return _FORMULAS[at["exponential"]](heads.scale, heads.q.dtype, heads.q.device)
+
+
+def _sums(heads: Heads, tiles: Sequence[Tile], at: Mapping[str, Any]) -> Sums:
+    """What the keys of some tiles add up to, a sink that sums start from included."""
+    q, formula = heads.q, _formula(heads, at)
     highest = torch.full((*q.shape[:3], 1), -math.inf, dtype=q.dtype, device=q.device)
-    total, sink = torch.zeros_like(highest), at.get("sink") if heads.sinks is not None else None
-    if heads.sinks is not None and sink == START:
+    total = torch.zeros_like(highest)
+    if heads.sinks is not None and at.get("sink") == START:
         highest, total = heads.sinks.to(q.dtype).expand_as(highest), torch.ones_like(highest)
     out = torch.zeros(*q.shape[:3], heads.v.shape[-1], dtype=q.dtype, device=q.device)
-    for tile in walked:
-        scores = _product(q, tile.k.transpose(2, 3), at["scores_order"]).masked_fill(~tile.visible, -math.inf)
+    for tile in _walked(tiles, at):
+        scores = _product(q, tile.k.transpose(2, 3), at["scores_order"], at).masked_fill(~tile.visible, -math.inf)
         scores = formula.scaled(scores)
         before, highest = highest, _raised(highest, scores.amax(-1, keepdim=True), formula, at)
-        p, shrunk = formula.p(scores, _finite(highest)), formula.shrink(before, _finite(highest))
-        summed = row_sum(p, at["row_sum"])
+        p, shrunk = formula.p(scores, finite(highest)), formula.shrink(before, finite(highest))
+        summed = row_sum(_whole(p, at), at["row_sum"])
         total = fma(total, shrunk, summed) if at["contraction"] == "sum" else total * shrunk + summed
         p = p / torch.where(summed == 0, 1.0, summed) if at["normalize"] == FIRST else p
         weights = _operand(rounded(p, at["probabilities"]).to(q.dtype), at)
-        out = _product(weights, tile.v, at["values_order"], onto=out * shrunk)
-    if heads.sinks is not None and sink == END:
-        total = total + formula.of_sink(heads.sinks.to(q.dtype), _finite(highest))
-    lse = formula.in_nats(_finite(highest)) + formula.log(total)
-    if at["normalize"] == FIRST:
-        return _Run(out, lse)
-    total = torch.where(total == 0, 1.0, total)
-    return _Run(out * (1 / total) if at["normalize"] == "reciprocal" else out / total, lse)
+        out = _product(weights, tile.v, at["values_order"], at, onto=out * shrunk)
+    return Sums(out, highest, total)
 
 
-def _rescaled(run: _Run, sinks: torch.Tensor | None, at: Mapping[str, Any]) -> torch.Tensor:
+def _whole(p: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
+    """The exponentials of a tile, on tensor cores filled up with zeros to its full width."""
+    if tensor_core_order(str(at["scores_order"])) is None:
+        return p
+    return torch.nn.functional.pad(p, (0, int(at["kv_block"]) - p.shape[-1]))
+
+
+def _rescaled(run: Run, sinks: torch.Tensor | None, at: Mapping[str, Any]) -> torch.Tensor:
     """The output of a run in its dtype; if the sink is applied at the end, times the fraction that is not the sink's.
 
     Imitates torchtitan 0014ac2ca4, models/gpt_oss/model.py Attention.forward (read).
@@ -167,8 +194,15 @@ def _rescaled(run: _Run, sinks: torch.Tensor | None, at: Mapping[str, Any]) -> t
     return product(out, rounded(torch.sigmoid(run.lse - sinks.to(run.lse.dtype)), at["output"]), at["output"])
 
 
-def _product(a: torch.Tensor, b: torch.Tensor, order: str, *, onto: torch.Tensor | None = None) -> torch.Tensor:
-    """Batched a @ b, added to `onto`: torch's GEMM, then one addition; in an order written out the sum starts there."""
+def _product(
+    a: torch.Tensor, b: torch.Tensor, order: str, at: Mapping[str, Any], *, onto: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Batched a @ b, added to `onto`: torch's GEMM, then one addition; in an order written out, and on tensor cores,
+    the sum starts there.
+    """
+    core = tensor_core_order(order)
+    if core is not None:
+        return onto_on_gpu(core.instruction(str(name_of(at["probabilities"]))), a, b, onto)
     if order != NATIVE:
         return gemm.matmul(a, b, order, start=onto)
     product = torch.matmul(a, b)
@@ -181,11 +215,6 @@ def _raised(before: torch.Tensor, highest: torch.Tensor, formula: _Exp2 | _Exp, 
     if at["rescale_above"] == 0:
         return above
     return torch.where(formula.exponent(above - before) <= at["rescale_above"], before, above)
-
-
-def _finite(highest: torch.Tensor) -> torch.Tensor:
-    """The maximum, with 0 in place of -inf (no key seen yet), since -inf - -inf would be NaN."""
-    return torch.where(highest == -math.inf, 0.0, highest)
 
 
 class _Exp2:
@@ -228,9 +257,9 @@ class _Exp:
     def __init__(self, scale: float, dtype: torch.dtype, device: torch.device, *, by: str = "exp") -> None:
         self.scale = torch.tensor(scale, dtype=dtype, device=device)
         by = by if dtype == torch.float32 else "exp"
-        self.of_score = {U20: cpu.exp_u20, LIBM: cpu.expf}.get(by, exp)
-        self.of_maximum = exp if by == "exp" else cpu.expf
-        self.log = cpu.logf if by == LIBM else log
+        self.of_score = {U20: cpu.exp_u20, LIBM: cpu.expf, TRITON: cuda.triton_exp}.get(by, exp)
+        self.of_maximum = {U20: cpu.expf}.get(by, self.of_score)
+        self.log = {LIBM: cpu.logf, TRITON: cuda.logf}.get(by, log)
 
     def scaled(self, scores: torch.Tensor) -> torch.Tensor:
         return scores * self.scale
@@ -255,75 +284,5 @@ _FORMULAS: dict[str, Callable[[float, torch.dtype, torch.device], _Exp2 | _Exp]]
     "exp2_fma": partial(_Exp2, contracted=True),
     "exp2": partial(_Exp2, contracted=False),
     "exp": _Exp,
-    **{name: partial(_Exp, by=name) for name in (U20, LIBM)},
+    **{name: partial(_Exp, by=name) for name in (U20, LIBM, TRITON)},
 }
-
-
-def _merged(runs: Sequence[_Run], at: Mapping[str, Any]) -> torch.Tensor:
-    if at["merge"] == "at_once":
-        return _at_once(runs, at["splits_order"])
-    if at["merge"] == "online":
-        return _online(runs)
-    pairs: Mapping[str, Callable[[_Run, _Run, torch.dtype], _Run]] = {
-        LIBM: _pair_of_libm,
-        LIBM_FMA: partial(_pair_of_libm, contracted=True),
-    }
-    pair = pairs.get(at["merge"], _pair)
-    total, *others = runs
-    for run in others:
-        total = pair(total, run, at["split"])
-    return total.out
-
-
-def _at_once(runs: Sequence[_Run], order: str) -> torch.Tensor:
-    """The result of all runs of keys: each run's output times exp(its log-sum-exp - that of all runs), added up.
-
-    FlashAttention 0251105, combine_attn_seqk_parallel (read).
-    """
-    lse = torch.stack([run.lse for run in runs])
-    highest = _finite(lse.amax(0))
-    summed = sum_axis(exp(lse - highest), parse("sequential"), 0, accumulate=lse.dtype)
-    everything = torch.where(summed == 0, math.inf, log(summed) + highest)
-    outs = torch.stack([run.out for run in runs]).to(lse.dtype)
-    return sum_axis(outs, parse(order), 0, accumulate=lse.dtype, times=exp(lse - everything))
-
-
-def _online(runs: Sequence[_Run]) -> torch.Tensor:
-    """Outputs merged one after the other; vLLM 0155494, triton_decode_attention.py, stage 2 (read; contraction
-    inferred).
-    """
-    highest = torch.full_like(runs[0].lse, -math.inf)
-    total, out = torch.zeros_like(highest), torch.zeros_like(runs[0].out, dtype=highest.dtype)
-    for run in runs:
-        before, highest = highest, torch.maximum(highest, run.lse)
-        shrunk, weight = exp(before - _finite(highest)), exp(run.lse - _finite(highest))
-        out = fma(run.out.to(out.dtype), weight, out * shrunk)
-        total = fma(total, shrunk, weight)
-    return out / torch.where(total == 0, 1.0, total)
-
-
-def _pair(a: _Run, b: _Run, stored: torch.dtype) -> _Run:
-    """Two outputs merged with quotients as weights, then stored; vLLM 0.33.0, merge_attn_states.cu, run as PTX."""
-    highest = _finite(torch.maximum(a.lse, b.lse))
-    single = highest.dtype == torch.float32
-    power, logarithm = (cuda.expf, cuda.logf) if single else (torch.exp, torch.log)
-    x, y = power(a.lse - highest), power(b.lse - highest)
-    total = x + y
-    whole = torch.where(total == 0, 1.0, total)
-    share_a, share_b = x / whole, y / whole
-    out_a, out_b = a.out.to(total.dtype), b.out.to(total.dtype)
-    out = fma(out_a, share_a, out_b * share_b)
-    return _Run(rounded(out, stored), logarithm(total) + highest)
-
-
-def _pair_of_libm(a: _Run, b: _Run, stored: torch.dtype, *, contracted: bool = False) -> _Run:
-    """The same by the C library's exp and log, nothing or the later product contracted; vLLM 0.32.0,
-    csrc/cpu/mla_decode.cpp (run: tests/real/test_vllm_cpu.py).
-    """
-    highest = _finite(torch.maximum(a.lse, b.lse))
-    x, y = cpu.expf(a.lse - highest), cpu.expf(b.lse - highest)
-    total = x + y
-    whole = torch.where(total == 0, 1.0, total)
-    earlier, later, share = a.out.to(total.dtype) * (x / whole), b.out.to(total.dtype), y / whole
-    out = fma(later, share, earlier) if contracted else earlier + later * share
-    return _Run(rounded(out, stored), cpu.logf(total) + highest)

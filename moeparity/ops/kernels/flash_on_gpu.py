@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
+from moeparity.numerics.cuda import ex2, flushed
 from moeparity.numerics.dtypes import name_of
 from moeparity.numerics.fma import fma
 from moeparity.numerics.special_functions.functions import approximate
@@ -22,7 +23,6 @@ from moeparity.ops.kernels.key_tiles import Tile
 
 THREADS = 4
 """Of a row of scores: each holds two columns of every eight."""
-_LEAST = 2.0**-126
 
 
 def attend_on_gpu(
@@ -34,25 +34,25 @@ def attend_on_gpu(
     q [B, H, T, D], fp32 numbers that `dtype` (bf16 or fp16) holds, as keys and values are. Each of four threads keeps
     its own sum of a row's exponentials over all tiles; they are joined at the end.
     """
-    multiplies, q = order.instruction(str(name_of(dtype))), q.to(dtype)
+    multiplies = order.instruction(str(name_of(dtype)))
     factor = (torch.tensor(scale).double() * math.log2(math.e)).float()
     highest = torch.full((*q.shape[:3], 1), -math.inf)
     total, out = torch.zeros(*q.shape[:3], THREADS), torch.zeros(*q.shape[:3], tiles[0].v.shape[-1])
     for tile in tiles:
-        scores = _onto(multiplies, q, tile.k.transpose(2, 3).to(dtype), None).masked_fill(~tile.visible, -math.inf)
+        scores = onto_on_gpu(multiplies, q, tile.k.transpose(2, 3), None).masked_fill(~tile.visible, -math.inf)
         before, highest = highest, torch.maximum(highest, scores.amax(-1, keepdim=True))
         most = torch.where(highest == -math.inf, 0.0, highest)
-        shrunk = _ex2(_flushed(_flushed(before - most) * factor))
-        p = _ex2(_flushed(fma(scores, factor, -_flushed(most * factor))))
+        shrunk = ex2(flushed(flushed(before - most) * factor))
+        p = ex2(flushed(fma(scores, factor, -flushed(most * factor))))
         total = _added(total, shrunk, p)
-        out = _onto(multiplies, p.to(dtype), tile.v.to(dtype), _flushed(out * shrunk))
-    joined = _flushed(_flushed(total[..., :1] + total[..., 2:3]) + _flushed(total[..., 1:2] + total[..., 3:]))
+        out = onto_on_gpu(multiplies, p.to(dtype), tile.v, flushed(out * shrunk))
+    joined = flushed(flushed(total[..., :1] + total[..., 2:3]) + flushed(total[..., 1:2] + total[..., 3:]))
     lse = torch.where(highest == -math.inf, 0.0, highest) * scale + joined.double().log().float()
     inverse = approximate("rcp", torch.where(joined == 0, 1.0, joined), ftz=True)
-    return _flushed(out * inverse), lse
+    return flushed(out * inverse), lse
 
 
-def _onto(instruction: Instruction, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None) -> torch.Tensor:
+def onto_on_gpu(instruction: Instruction, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None) -> torch.Tensor:
     """Batched c + a @ b by tensor cores; K is filled up with zeros, which change nothing."""
     fill = -a.shape[-1] % instruction.span
     a, b = torch.nn.functional.pad(a, (0, fill)), torch.nn.functional.pad(b, (0, 0, 0, fill))
@@ -63,16 +63,7 @@ def _added(total: torch.Tensor, shrunk: torch.Tensor, p: torch.Tensor) -> torch.
     """The threads' sums [.., 4], rescaled, with a tile's exponentials [.., S]: the first by an fma, then one by one."""
     pairs = torch.nn.functional.pad(p, (0, -p.shape[-1] % (2 * THREADS))).view(*p.shape[:-1], -1, THREADS, 2)
     columns = pairs.transpose(-3, -2).flatten(-2)
-    total = _flushed(fma(total, shrunk.expand_as(total), columns[..., 0]))
+    total = flushed(fma(total, shrunk.expand_as(total), columns[..., 0]))
     for column in columns.unbind(-1)[1:]:
-        total = _flushed(total + column)
+        total = flushed(total + column)
     return total
-
-
-def _ex2(x: torch.Tensor) -> torch.Tensor:
-    return approximate("ex2", x, ftz=True)
-
-
-def _flushed(x: torch.Tensor) -> torch.Tensor:
-    """Subnormal numbers as zeros of their sign."""
-    return torch.where(x.abs() < _LEAST, torch.copysign(torch.zeros_like(x), x), x)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from moeparity.numerics.quantised import to_fp8
 from moeparity.numerics.rounding import rounded, working
 from moeparity.ops.kv_cache import HEAD, SATURATES, STATIC
 
@@ -45,16 +46,3 @@ def _scale(x: torch.Tensor, at: Mapping[str, Any], name: str) -> torch.Tensor:
 
 def _wide(x: torch.Tensor) -> torch.Tensor:
     return x.to(working(x.dtype))
-
-
-def to_fp8(x: torch.Tensor, dtype: torch.dtype, *, saturates: bool) -> torch.Tensor:
-    """x rounded to nearest even in an 8-bit `dtype`; fp64 by way of fp32.
-
-    Values that round above the largest number, infinities included, become the largest number (__NV_SATFINITE); in
-    float8_e5m2 they become infinity unless `saturates` is True. NaN stays NaN.
-    """
-    if saturates or dtype == torch.float8_e4m3fn:
-        # Older casts of torch gave NaN here.
-        largest = torch.finfo(dtype).max
-        x = x.clamp(-largest, largest)
-    return x.to(torch.float32).to(dtype)

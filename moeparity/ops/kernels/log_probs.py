@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -15,8 +16,10 @@ from moeparity.numerics.collectives.registry import COLLECTIVES
 from moeparity.numerics.rounding import rounded, working
 from moeparity.numerics.summation import sum_axis, sum_tree
 from moeparity.ops.attribute import RefusedError
-from moeparity.ops.kernels.pieces import current, gathered
-from moeparity.ops.kernels.placement import parts
+from moeparity.ops.filters import truncates
+from moeparity.ops.kernels.filters import filtered
+from moeparity.ops.kernels.penalties import Text, penalized
+from moeparity.ops.kernels.pieces import current, gathered, parts
 from moeparity.ops.log_probs import (
     DIVIDE,
     GATHERED,
@@ -27,6 +30,7 @@ from moeparity.ops.log_probs import (
     SHIFTED,
     UNROUNDED,
 )
+from moeparity.ops.penalties import penalizes
 from moeparity.ops.placement import NONE, cut
 
 Sum = Callable[[torch.Tensor], torch.Tensor]
@@ -34,23 +38,45 @@ Sum = Callable[[torch.Tensor], torch.Tensor]
 
 
 def log_probs(
-    x: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
+    x: torch.Tensor,
+    *,
+    w: Mapping[str, torch.Tensor],
+    p: Mapping[str, Any],
+    at: Mapping[str, Any],
+    text: Text | None = None,
 ) -> torch.Tensor:
-    """x [B, T, V] -> log-probabilities [B, T, V]. `unrounded`: the logits, divided by the temperature in fp64.
+    """x [B, T, V] -> log-probabilities [B, T, V]. `unrounded`: the logits, penalized, divided by the temperature and
+    filtered in fp64. Where filters leave a token out, both are -inf. text: the tokens before each row, for penalties.
 
     Raises RefusedError for an order of another number of logits, and for ranks without any logits.
     """
-    temperature = at["temperature"]
+    x = processed(x, at, text)
     if at["form"] == UNROUNDED:
-        return x if temperature == 1 else x.double() / temperature
-    x = rounded(x, at["inputs"])
-    if temperature != 1:
-        x = _tempered(x, temperature, at)
+        return x
     output = at["output"]
     # torch's 16-bit kernel is not used: on CUDA it computes in fp32 as here, but on CPU it rounds the sum and its log.
     scores = rounded(_formula(x.to(working(x.dtype, output)), at), output)
+    if at["form"] != LOG_OF_SOFTMAX:
+        return scores
     # After the rounding, since fp32's lowest finite number is -inf in 16 bits.
-    return scores.clamp(min=torch.finfo(output).min) if at["form"] == LOG_OF_SOFTMAX else scores
+    clamped = scores.clamp(min=torch.finfo(output).min)
+    return clamped.masked_fill(x == -math.inf, -math.inf) if truncates(at) else clamped
+
+
+def processed(x: torch.Tensor, at: Mapping[str, Any], text: Text | None = None) -> torch.Tensor:
+    """The logits x [B, T, V] as they are sampled from: penalized, divided by the temperature, -inf where left out.
+
+    Each step has the dtype that the one before leaves; where no engine's form is imitated, all that is done is done in
+    fp64.
+    """
+    temperature = at["temperature"]
+    rounds = at["form"] != UNROUNDED
+    x = rounded(x, at["inputs"]) if rounds else x
+    if penalizes(at):
+        x = penalized(x if rounds else x.double(), text, at)
+    if temperature != 1:
+        x = _tempered(x, temperature, at) if rounds else x.double() / temperature
+    return filtered(x if rounds else x.double(), at) if truncates(at) else x
 
 
 def _tempered(x: torch.Tensor, temperature: float, at: Mapping[str, Any]) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,9 +15,9 @@ from moeparity.numerics.orders import NATIVE
 from moeparity.numerics.rounding import rounded, tf32
 from moeparity.ops.kernels.attention_forms import cached, causal, matmul, side_by_side, softmax_scale, with_own
 from moeparity.ops.kernels.flash import Heads
-from moeparity.ops.kernels.linear import gemm_of, places_tried
-from moeparity.ops.kernels.pieces import each, gathered
-from moeparity.ops.kernels.placement import parts
+from moeparity.ops.kernels.linear import gemm_of, places_tried, with_scales
+from moeparity.ops.kernels.pieces import each, gathered, parts
+from moeparity.ops.kernels.quantised import FileScales, file_scales, multiplied_out
 from moeparity.ops.kernels.rope import yarn_mscale
 from moeparity.ops.mla import KV_B_ORDER
 from moeparity.ops.placement import cut
@@ -34,7 +35,8 @@ def mla_expand(
     x = latent if own_latent is None else own_latent.unsqueeze(1)
     assert x is not None, "one of the two is read"
     pieces = cut(at)
-    heads = gathered(each(_by_kv_b, ((x, kv_b, at) for kv_b in parts(w["kv_b"], pieces, 0)), pieces), pieces)
+    of_ranks = zip(parts(w["kv_b"], pieces, 0), file_scales(w, "kv_b", at).by_outputs(pieces), strict=True)
+    heads = gathered(each(_by_kv_b, ((x, kv_b, scales, at) for kv_b, scales in of_ranks), pieces), pieces)
     return heads.view(*heads.shape[:2], p["heads"], -1)
 
 
@@ -47,6 +49,7 @@ def mla(
     expanded: torch.Tensor | None = None,
     own_latent: torch.Tensor | None = None,
     own_k_rope: torch.Tensor | None = None,
+    selected: torch.Tensor | None = None,
     *,
     w: Mapping[str, torch.Tensor],
     p: Mapping[str, Any],
@@ -56,19 +59,25 @@ def mla(
     [B, S, H, N + V] -> [B, T, H * V].
 
     The queries are the last T of S tokens. own_latent [B, T, L] and own_k_rope [B, 1, T, R], if given, replace the
-    values of these tokens in latent and k_rope.
+    values of these tokens in latent and k_rope. selected, if given: the keys that each query sees, int64 [B, T, n], -1
+    for none.
     """
     if own_k_rope is not None:
         k_rope = with_own(k_rope, own_k_rope)
     if latent is not None and own_latent is not None:
         latent = with_own(latent, own_latent.unsqueeze(1))
+    selected = selected if p.get("indexed", True) else None
     pieces = cut(at)
     heads: Sequence[torch.Tensor | None] = [None] * pieces
     if expanded is not None and at["projection"] == "expanded":
         heads = parts(expanded, pieces, 2)
-    ranks = zip(parts(q_nope, pieces, 2), parts(q_rope, pieces, 1), parts(w["kv_b"], pieces, 0), heads, strict=True)
+    scales = file_scales(w, "kv_b", at).by_outputs(pieces)
+    of_ranks = (parts(q_nope, pieces, 2), parts(q_rope, pieces, 1), parts(w["kv_b"], pieces, 0), heads, scales)
     attend = _absorbed if at["projection"] == "absorbed" else _expanded
-    latents = ((_Latent(nope.transpose(1, 2), rope, kv_b, latent, k_rope, mask, x),) for nope, rope, kv_b, x in ranks)
+    latents = (
+        (_Latent(nope.transpose(1, 2), rope, kv_b, latent, k_rope, mask, x, selected, own_scales),)
+        for nope, rope, kv_b, x, own_scales in zip(*of_ranks, strict=True)
+    )
     return gathered(each(lambda piece: side_by_side(attend(piece, p, at)), latents, pieces), pieces)
 
 
@@ -86,6 +95,8 @@ class _Latent:
     k_rope: torch.Tensor
     mask: torch.Tensor
     expanded: torch.Tensor | None
+    selected: torch.Tensor | None
+    scales: FileScales
 
     @property
     def width(self) -> int:
@@ -101,20 +112,21 @@ def _expanded(x: _Latent, p: Mapping[str, Any], at: Mapping[str, Any]) -> torch.
     if heads is None:
         assert x.latent is not None, "it is read where what was expanded is not"
         latent, k_rope, mask, free = cached(x.latent, k_rope, mask, q.shape[2], None, at)
-        flat = _by_kv_b(latent, x.kv_b, at)
+        flat = _by_kv_b(latent, x.kv_b, x.scales, at)
         heads = flat.view(*flat.shape[:2], q.shape[1], -1)
     k_nope, v = torch.split(heads.transpose(1, 2), [heads.shape[-1] - p["value_dim"], p["value_dim"]], dim=-1)
     k = torch.cat((k_nope, k_rope.expand(-1, q.shape[1], -1, -1)), dim=-1).contiguous()
     if x.expanded is not None:
         k, v, mask, free = cached(k, v, mask, q.shape[2], None, at)
     scale = _latent_scale(x.width, p)
-    return causal(Heads(q=q, k=k, v=v, mask=mask, window=None, scale=scale, free=free), at)
+    return causal(Heads(q=q, k=k, v=v, mask=mask, window=None, scale=scale, free=free, selected=x.selected), at)
 
 
-def _by_kv_b(latent: torch.Tensor, kv_b: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
+def _by_kv_b(latent: torch.Tensor, kv_b: torch.Tensor, scales: FileScales, at: Mapping[str, Any]) -> torch.Tensor:
     """Keys and values of every head of a rank, side by side: latent [B, 1, S, L] -> [B, S, H * (N + V)]."""
-    gemm = gemm_of({**_kv_b_form(at), "rows": at.get("rows", ALL)}, KV_B_ORDER)
-    return gemm(latent, kv_b, None, inputs=at["kv_b"], output=at["kv_b"]).squeeze(1)
+    form = {**at, **_kv_b_form(at), "rows": at.get("rows", ALL), "splits": 1}
+    gemm = partial(gemm_of(form, KV_B_ORDER), inputs=at["kv_b"], output=at["kv_b"])
+    return with_scales(gemm, form, scales)(latent, kv_b, None).squeeze(1)
 
 
 def _absorbed(x: _Latent, p: Mapping[str, Any], at: Mapping[str, Any]) -> torch.Tensor:
@@ -122,12 +134,13 @@ def _absorbed(x: _Latent, p: Mapping[str, Any], at: Mapping[str, Any]) -> torch.
     over all tokens.
     """
     assert x.latent is not None, "it is always read here"
-    halves = x.kv_b.view(x.q_nope.shape[1], -1, x.kv_b.shape[-1])
+    kv_b = multiplied_out(x.kv_b, x.scales, at)
+    halves = kv_b.view(x.q_nope.shape[1], -1, kv_b.shape[-1])
     to_latent, to_values = halves[:, : -p["value_dim"]], halves[:, -p["value_dim"] :].transpose(1, 2)
     q_latent = _by_head(x.q_nope, to_latent, at, at["q_latent"])
     q, k = torch.cat((q_latent, x.q_rope), dim=-1), torch.cat((x.latent, x.k_rope), dim=-1)
     scale = _latent_scale(x.width, p)
-    heads = Heads(q=q, k=k, v=x.latent, mask=x.mask, window=None, scale=scale)
+    heads = Heads(q=q, k=k, v=x.latent, mask=x.mask, window=None, scale=scale, selected=x.selected)
     return _by_head(causal(heads, {**at, "output": at["o_latent"]}), to_values, at, at["output"])
 
 

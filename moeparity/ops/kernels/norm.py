@@ -8,15 +8,27 @@ from typing import Any
 
 import torch
 
+from moeparity.numerics import cuda
 from moeparity.numerics.dtypes import name_of
 from moeparity.numerics.orders import NATIVE, Order, OrderError, parse
 from moeparity.numerics.rounding import product, rounded, wide, working
+from moeparity.numerics.special_functions.functions import approximate
 from moeparity.numerics.summation import sum_axis
 from moeparity.ops.attribute import RefusedError
 from moeparity.ops.kernels.norm_welford import mean_square
 from moeparity.ops.norm.launches import WELFORD_THREADS, Moments, te_moments, te_order
 from moeparity.ops.norm.reductions import order_of
-from moeparity.ops.norm.rms_norm import DIVIDE, IEEE, RECIPROCAL, TRANSFORMER_ENGINE, TWO_PASS, WELFORD, launch_of
+from moeparity.ops.norm.rms_norm import (
+    APPROX,
+    DIV_FULL,
+    IEEE,
+    RECIPROCAL,
+    SQRT_RCP,
+    TRANSFORMER_ENGINE,
+    TWO_PASS,
+    WELFORD,
+    launch_of,
+)
 
 
 def rms_norm(
@@ -26,7 +38,8 @@ def rms_norm(
 
     The statistic is in fp32, or in fp64 if x or the squares are. Raises RefusedError for a launch that a rule refuses.
     """
-    x_f, weight = wide(x), _weight(w["weight"], at["offset"], at["weight"])
+    offset = p.get("offset", 0.0) if at["offset"] == "config" else at["offset"]
+    x_f, weight = wide(x), _weight(w["weight"], offset, at["weight"])
     # An edge may hand over fp32, or a variant keep it; the dtype in which the kernel loads rows is the narrower one.
     stored = min(at["output"], x.dtype, key=lambda dtype: dtype.itemsize)
     rstd = _rsqrt(_statistic(x_f, at, stored) + (p["eps"] if at["eps"] == "config" else at["eps"]), at["rsqrt"])
@@ -72,7 +85,10 @@ def _statistic(x: torch.Tensor, at: Mapping[str, Any], stored: torch.dtype) -> t
 
 
 def _mean(x: torch.Tensor, order: Order | None, form: str, *, square: torch.dtype | None = None) -> torch.Tensor:
-    """The mean of x, or of its squares, over the last axis, [..., 1]; order None: torch's own mean."""
+    """The mean of x over its last axis, [..., 1]; with `square`, of its squares in that dtype.
+
+    Where `order` is None, torch's own mean.
+    """
     if order is None:
         values = (x if square is None else _squares(x, square)).to(working(x.dtype, square or x.dtype))
         if form == NATIVE:
@@ -80,10 +96,11 @@ def _mean(x: torch.Tensor, order: Order | None, form: str, *, square: torch.dtyp
         total = values.sum(-1, keepdim=True)
     else:
         total = _sum(x, order, square=square).unsqueeze(-1)
-    if form == RECIPROCAL or (form != DIVIDE and x.is_cuda):
+    if form == RECIPROCAL or (form == NATIVE and x.is_cuda):
         return total * (1 / x.shape[-1])
     # Divide by a tensor, since torch's GPU kernel multiplies by the reciprocal of a number.
-    return total / torch.full_like(total, x.shape[-1])
+    count = torch.full_like(total, x.shape[-1])
+    return cuda.div_full(total, count) if form == DIV_FULL and total.dtype == torch.float32 else total / count
 
 
 def _squares(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -129,10 +146,14 @@ def _rsqrt(x: torch.Tensor, form: str) -> torch.Tensor:
 
     `ieee`: fp64's result is within one ulp, and no fp32 number's lies nearer than 2^-51.7 to a tie (all significands
     were tried), so rounding it is correct. `sqrt_div` also takes its root in fp64, since torch's own in fp32 is MKL's
-    on CPU, which is not correctly rounded.
+    on CPU, which is not correctly rounded. `approx`, `sqrt_rcp`: special_functions/functions.py.
     """
     if form == NATIVE or x.dtype == torch.float64:
         return torch.rsqrt(x)
+    if form == APPROX:
+        return approximate("rsqrt", x.float())
+    if form == SQRT_RCP:
+        return approximate("rcp", approximate("sqrt", x.float(), ftz=True))
     if form == IEEE:
         return torch.rsqrt(x.double()).float()
     return torch.reciprocal(torch.sqrt(x.double()).float())

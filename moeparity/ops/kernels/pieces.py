@@ -33,9 +33,16 @@ class Ranks:
         """
         return simulated(partials)
 
-    def in_group(self, group: tuple[int, int], compute: Compute, *, whole: bool) -> tuple[torch.Tensor, ...]:  # noqa: ARG002
-        """The result of `compute` in one group of ranks (group: its number, and how many there are): a group that
-        attends apart, or a pipeline stage. whole: the values are not partial sums, and are sent to the other groups.
+    def in_groups(
+        self,
+        groups: Sequence[tuple[int, int]],  # noqa: ARG002
+        compute: Compute,
+        *,
+        whole: bool,  # noqa: ARG002
+    ) -> tuple[torch.Tensor, ...]:
+        """The result of `compute` in one group of ranks: a pipeline stage, or a group of it that attends apart.
+        groups: the number of each, and how many there are, the widest first. whole: the values are not partial sums,
+        and are sent to the other groups.
         """
         return compute()
 
@@ -79,6 +86,19 @@ def gathered(outputs: Sequence[torch.Tensor | None], pieces: int) -> torch.Tenso
     """The ranks' outputs side by side along the last axis; with one rank, that output itself."""
     every = _current.gathered(outputs, pieces)
     return every[0] if len(every) == 1 else torch.cat(tuple(every), dim=-1)
+
+
+def parts(x: torch.Tensor, pieces: int, axis: int) -> list[torch.Tensor]:
+    """The ranks' parts of x, cut along an axis as by torch.chunk; freshly allocated, with axes in memory order as in
+    x.
+    """
+    if pieces == 1:
+        return [x]
+    strides = x.stride()
+    order = sorted(range(x.dim()), key=lambda a: -strides[a])
+    back = [order.index(a) for a in range(x.dim())]
+    shares = (part.permute(order).clone(memory_format=torch.contiguous_format) for part in x.chunk(pieces, dim=axis))
+    return [part.permute(back) for part in shares]
 
 
 def stacked(outputs: Sequence[torch.Tensor | None]) -> torch.Tensor:

@@ -16,23 +16,12 @@ from moeparity.numerics.order_map import Message
 from moeparity.numerics.rounding import add, rounded
 from moeparity.numerics.summation import sum_tree
 from moeparity.ops.attribute import RefusedError
-from moeparity.ops.kernels.pieces import RANKS, current, each, gathered, stacked
+from moeparity.ops.kernels.pieces import RANKS, current, each, gathered, parts, stacked
+from moeparity.ops.kernels.quantised import FileScales, file_scales
 from moeparity.ops.placement import AFTER, NONE, SHARED, collective_of, cut
 
-Gemm = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
-
-
-def parts(x: torch.Tensor, pieces: int, axis: int) -> list[torch.Tensor]:
-    """The ranks' parts of x, cut along an axis as by torch.chunk; freshly allocated, with axes in memory order as in
-    x.
-    """
-    if pieces == 1:
-        return [x]
-    strides = x.stride()
-    order = sorted(range(x.dim()), key=lambda a: -strides[a])
-    back = [order.index(a) for a in range(x.dim())]
-    shares = (part.permute(order).clone(memory_format=torch.contiguous_format) for part in x.chunk(pieces, dim=axis))
-    return [part.permute(back) for part in shares]
+Gemm = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, FileScales], torch.Tensor]
+"""Of x, weight, bias, and the checkpoint's scales of the weight."""
 
 
 def shared(x: torch.Tensor, pieces: int, axis: int) -> list[torch.Tensor]:
@@ -41,34 +30,48 @@ def shared(x: torch.Tensor, pieces: int, axis: int) -> list[torch.Tensor]:
     return [part for part in heads for _ in range(pieces // len(heads))]
 
 
-def columns(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, pieces: int, gemm: Gemm) -> torch.Tensor:
+def linear(
+    x: torch.Tensor, w: Mapping[str, torch.Tensor], *, way: str, at: Mapping[str, Any], gemm: Gemm
+) -> torch.Tensor:
+    """A GEMM as `way` says: whole, column-wise or row-wise (then the all-reduce adds the bias, unless ranks add it)."""
+    weight, bias, pieces, scales = w["weight"], w.get("bias"), cut(at), file_scales(w, "weight", at)
+    if pieces == 1:
+        return gemm(x, weight, bias, scales)
+    biases: list[torch.Tensor | None] = [None] * pieces
+    if way == "column":
+        biases = biases if bias is None else [*parts(bias, pieces, 0)]
+        return _columns(x, weight, biases, scales.by_outputs(pieces), gemm)
+    if bias is not None and at["bias"] != AFTER:
+        biases = [bias / pieces] * pieces if at["bias"] == SHARED else [bias, *[None] * (pieces - 1)]
+    return _rows(x, weight, biases, scales.by_inputs(pieces, x.shape[-1], at), gemm)
+
+
+def _columns(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    biases: Sequence[torch.Tensor | None],
+    scales: Sequence[FileScales],
+    gemm: Gemm,
+) -> torch.Tensor:
     """Column-wise: x [..., K], weight [N, K] -> [..., N]; each rank computes its outputs, and these are gathered."""
-    biases = [None] * pieces if bias is None else parts(bias, pieces, 0)
-    rows = parts(weight, pieces, 0)
-    return gathered(each(gemm, ((x, w, b) for w, b in zip(rows, biases, strict=False)), pieces), pieces)
+    pieces = len(scales)
+    operands = ((x, *of_rank) for of_rank in zip(parts(weight, pieces, 0), biases, scales, strict=False))
+    return gathered(each(gemm, operands, pieces), pieces)
 
 
-def rows(x: torch.Tensor, weight: torch.Tensor, biases: Sequence[torch.Tensor | None], gemm: Gemm) -> torch.Tensor:
+def _rows(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    biases: Sequence[torch.Tensor | None],
+    scales: Sequence[FileScales],
+    gemm: Gemm,
+) -> torch.Tensor:
     """Row-wise: x [B, T, K], weight [N, K] -> partial sums [B, ranks, T, N]; each rank has a part of K and adds its
     bias.
     """
     ranks = len(biases)
-    operands = zip(parts(x, ranks, -1), parts(weight, ranks, 1), biases, strict=True)
+    operands = zip(parts(x, ranks, -1), parts(weight, ranks, 1), biases, scales, strict=True)
     return stacked(each(gemm, operands, ranks))
-
-
-def linear(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, way: str, at: Mapping[str, Any], gemm: Gemm
-) -> torch.Tensor:
-    """A GEMM as `way` says: whole, column-wise or row-wise (then the all-reduce adds the bias, unless ranks add it)."""
-    pieces = cut(at)
-    if pieces == 1:
-        return gemm(x, weight, bias)
-    if way == "column":
-        return columns(x, weight, bias, pieces, gemm)
-    if bias is None or at["bias"] == AFTER:
-        return rows(x, weight, [None] * pieces, gemm)
-    return rows(x, weight, [bias / pieces] * pieces if at["bias"] == SHARED else [bias, *[None] * (pieces - 1)], gemm)
 
 
 def all_reduce(

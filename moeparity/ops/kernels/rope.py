@@ -20,8 +20,17 @@ def rotary(
     step = working(at["output"])
     inverse, scaling = inverse_frequencies(p["dim"], p["rope"], p["max_positions"], step, positions.max() + 1)
     angles = positions[..., None].to(step) * inverse.to(positions.device)
+    cos, sin = _sines(angles, at.get("sines", "torch"))
+    return rounded(cos * scaling, at["output"]), rounded(sin * scaling, at["output"])
+
+
+def _sines(angles: torch.Tensor, functions: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """cos and sin of angles [B, T, dim / 2], both halves [B, T, dim] alike."""
+    if functions == "polar":
+        turned = torch.polar(torch.ones_like(angles), angles)
+        return torch.cat((turned.real, turned.real), dim=-1), torch.cat((turned.imag, turned.imag), dim=-1)
     angles = torch.cat((angles, angles), dim=-1)
-    return rounded(angles.cos() * scaling, at["output"]), rounded(angles.sin() * scaling, at["output"])
+    return angles.cos(), angles.sin()
 
 
 def inverse_frequencies(
@@ -42,9 +51,14 @@ def inverse_frequencies(
     kind = rope["rope_type"]
     if kind == "dynamic":
         return 1.0 / _dynamic_powers(dim, rope, max_positions, dtype, length), 1.0
-    powers = rope["rope_theta"] ** (torch.arange(0, dim, 2, dtype=dtype) / dim)
+    base = rope["rope_theta"] * (rope["alpha"] ** (dim / (dim - 2)) if kind == "ntk_alpha" else 1)
+    powers = base ** (torch.arange(0, dim, 2, dtype=dtype) / dim)
     if kind == "yarn":
         return _yarn(dim, rope, max_positions, powers)
+    if kind == "longrope":
+        # transformers hands its function no length, and so takes the short factors whatever comes.
+        magnitude = "long_mscale" if length > rope["original_max_position_embeddings"] else "short_mscale"
+        return 1.0 / (torch.tensor(rope["short_factor"], dtype=dtype) * powers), float(rope[magnitude])
     inverse = 1.0 / powers
     if kind == "linear":
         inverse = inverse / rope["factor"]
@@ -137,6 +151,20 @@ def rope(
     return rotated[0], rotated[1]
 
 
+def by_head(
+    q: torch.Tensor, k: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """q [B, T, H, D], k [B, T, G, D] (or [B, T, D]: one shared head) -> [B, H, T, D], [B, G, T, D], views."""
+    return _by_head(q), _by_head(k)
+
+
+def by_token(
+    q: torch.Tensor, k: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """q [B, H, T, D], k [B, G, T, D] -> [B, T, H, D], [B, T, G, D], views."""
+    return q.transpose(1, 2), k.transpose(1, 2)
+
+
 def _table(x: torch.Tensor, width: int | None, head: int) -> torch.Tensor:
     """cos or sin of the first `width` / 2 frequencies, [B, T, dim] with equal halves. Raises RefusedError."""
     if x.shape[-1] > head:
@@ -166,7 +194,10 @@ def _rotate_pairs(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, at: Map
     even, odd = x[..., 0::2], x[..., 1::2]
     first, second = _turn(even, cos, -odd, sin, at), _turn(odd, cos, even, sin, at)
     if at["layout"] == "pairs":
-        return torch.stack((first, second), dim=-1).flatten(-2)
+        # In memory as x is, which transformers' sum of products keeps: a GEMM of few rows may depend on it.
+        pairs = torch.empty_like(x, dtype=first.dtype)
+        pairs[..., 0::2], pairs[..., 1::2] = first, second
+        return pairs
     return torch.cat((first, second), dim=-1)
 
 

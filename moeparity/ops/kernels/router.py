@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from moeparity.numerics import cuda, orders
 from moeparity.numerics.rounding import add, rounded, wide, working
 from moeparity.numerics.summation import sum_axis
-from moeparity.ops.router import AFTER, LOGSUMEXP, START
+from moeparity.ops.router import AFTER, LOGSUMEXP, SPARSEMIXER, START, TRITON
 
 Weights = Mapping[str, torch.Tensor]
 Settings = Mapping[str, Any]
@@ -32,14 +32,14 @@ def router(
     the router itself ranks them. replayed_weights: [B, T, K], the weights of these experts, kept in their dtype.
     """
     flat = _operand(logits, p, at)
-    after = at.get("timing") == AFTER
-    scores = flat if after else _scores(flat, p, at)
-    ranked = flat if after or at.get("rank_on") == "logits" else _ranked(scores, w, at)
-    ids = _top_k(_best_groups_only(ranked, p, at) if p["groups"] > 1 else ranked, p["top_k"], at)
+    scores = flat if _scored_last(p, at) else _scores(flat, p, at)
+    ranked = _ranks(flat, scores, w, p, at)
+    ids = best(_best_groups_only(ranked, p, at) if p["groups"] > 1 else ranked, p["top_k"], at)
     if replayed is not None:
         ids = _own_order(ids, replayed.reshape(ids.shape), ranked, at)
     if replayed is None or replayed_weights is None:
-        weights = _weights(_chosen(scores, ranked, ids, w, at), p, at)
+        mixed = p["score"] == SPARSEMIXER
+        weights = _mixed(flat, ids, p, at) if mixed else _weights(_chosen(scores, ranked, ids, w, at), p, at)
     else:
         weights = _of_expert(ids, replayed.reshape(ids.shape), replayed_weights.reshape(ids.shape))
     return ids.view(*logits.shape[:-1], -1), weights.view(*logits.shape[:-1], -1)
@@ -50,24 +50,37 @@ def _operand(logits: torch.Tensor, p: Settings, at: Settings) -> torch.Tensor:
     which computes in fp32 otherwise than its kernel for fp32.
     """
     flat = logits.reshape(-1, logits.shape[-1])
-    if p["score"] == "softmax" and at.get("softmax") == orders.NATIVE and logits.dtype == at["scores"]:
+    native = p["score"] == SPARSEMIXER or (p["score"] == "softmax" and at.get("softmax") == orders.NATIVE)
+    if native and logits.dtype == at["scores"]:
         return flat
     return flat.to(working(logits.dtype, at["scores"]))
 
 
 def _weights(scores: torch.Tensor, p: Settings, at: Settings) -> torch.Tensor:
     """The routing weights from the chosen experts' scores [N, K], or from their logits if these are scored only now."""
-    after = at.get("timing") == AFTER
-    weights = wide(_scores(scores, p, at) if after else scores)
+    weights = wide(_scores(scores, p, at) if _scored_last(p, at) else scores)
     scale = p["scale"] if at.get("scaling", "weights") == "weights" else 1.0
-    return rounded(
-        _renormalised(weights, scale, at) if p["renormalize"] and not after else weights * scale, at["weights"]
-    )
+    divided = p["renormalize"] and at.get("timing") != AFTER
+    return rounded(_renormalised(weights, scale, at) if divided else weights * scale, at["weights"])
+
+
+def _mixed(logits: torch.Tensor, ids: torch.Tensor, p: Settings, at: Settings) -> torch.Tensor:
+    """sparsemixer's weights [N, K] of the experts `ids`, from logits [N, E]: in each slot a softmax of the experts that
+    no earlier slot has and whose logit is not far below this one's, by a share of the larger magnitude.
+    """
+    remaining, weights = logits, []
+    for expert in ids.unsqueeze(-1).unbind(-2):
+        highest = remaining.gather(-1, expert)
+        distance = rounded((highest - logits) / logits.abs().clamp(min=highest), at["scores"])
+        near = remaining.masked_fill(distance > 2 * p["jitter"], float("-inf"))
+        weights.append(rounded(torch.softmax(near, dim=-1), at["scores"]).gather(-1, expert))
+        remaining = remaining.scatter(-1, expert, float("-inf"))
+    return rounded(torch.cat(weights, dim=-1), at["weights"])
 
 
 def _chosen(scores: torch.Tensor, ranked: torch.Tensor, ids: torch.Tensor, w: Weights, at: Settings) -> torch.Tensor:
     """The scores [N, K] of the experts `ids`, from which weights are made."""
-    if "bias" not in w or at["chosen"] == "scores":
+    if "bias" not in w or at.get("chosen", "scores") == "scores":
         return scores.gather(1, ids)
     bias = wide(rounded(w["bias"], at["correction"]))[ids]
     return rounded(wide(ranked.gather(1, ids)) - bias, at["scores"])
@@ -80,7 +93,7 @@ def _own_order(own_ids: torch.Tensor, replayed: torch.Tensor, ranked: torch.Tens
     """
     # Ascending, so that ties go by expert id here too. Groups that the router would drop do not matter any more.
     ascending = replayed.sort(dim=-1).values
-    order = _top_k(ranked.gather(1, ascending), replayed.shape[-1], at)
+    order = best(ranked.gather(1, ascending), replayed.shape[-1], at)
     same = (own_ids.sort(dim=-1).values == ascending).all(dim=-1, keepdim=True)
     # If nothing is forced, the router's own tensor is kept, strides included.
     return own_ids if bool(same.all()) else torch.where(same, own_ids, ascending.gather(1, order))
@@ -97,7 +110,7 @@ def selection(logits: torch.Tensor, *, w: Weights, p: Settings, at: Settings) ->
     E].
     """
     flat = _operand(logits, p, at)
-    before = flat if ranks_logits(at) else _ranked(_scores(flat, p, at), w, at)
+    before = _ranks(flat, flat if _scored_last(p, at) else _scores(flat, p, at), w, p, at)
     after = _best_groups_only(before, p, at) if p["groups"] > 1 else before
     return before.view(logits.shape), after.view(logits.shape)
 
@@ -105,6 +118,16 @@ def selection(logits: torch.Tensor, *, w: Weights, p: Settings, at: Settings) ->
 def ranks_logits(at: Settings) -> bool:
     """Whether experts are ranked by their logits, not by their scores."""
     return at.get("timing") == AFTER or at.get("rank_on") == "logits"
+
+
+def _scored_last(p: Settings, at: Settings) -> bool:
+    """Whether only the chosen experts are scored."""
+    return bool(p.get("by_logits")) or at.get("timing") == AFTER or p["score"] == SPARSEMIXER
+
+
+def _ranks(flat: torch.Tensor, scores: torch.Tensor, w: Weights, p: Settings, at: Settings) -> torch.Tensor:
+    """The values by which experts are ranked before groups are chosen, [N, E]: of logits [N, E] or their scores."""
+    return flat if p.get("ranks_logits") or ranks_logits(at) else _biased(scores, w, at)
 
 
 def _scores(logits: torch.Tensor, p: Settings, at: Settings) -> torch.Tensor:
@@ -120,19 +143,27 @@ def _softmax(logits: torch.Tensor, at: Settings) -> torch.Tensor:
         return F.softmax(logits, dim=-1)
     powers = _exp(logits - logits.amax(dim=-1, keepdim=True), at)
     total = _sum(powers, at["denominator"])
-    return powers * (1.0 / total) if at["softmax"] == "reciprocal" else powers / total
+    if at["softmax"] == "reciprocal":
+        return powers * _quotient(torch.ones_like(total), total, at)
+    return _quotient(powers, total, at)
 
 
 def _sigmoid(logits: torch.Tensor, at: Settings) -> torch.Tensor:
     if at["sigmoid"] == "exp":
-        return 1.0 / (1.0 + _exp(-logits, at))
+        grown = 1.0 + _exp(-logits, at)
+        return _quotient(torch.ones_like(grown), grown, at)
     return 0.5 * _tanh(0.5 * logits, at) + 0.5 if at["sigmoid"] == "tanh" else logits.sigmoid()
 
 
 def _exp(x: torch.Tensor, at: Settings) -> torch.Tensor:
     """exp as `math` names it; for fp64 it is torch's."""
-    functions = {"cuda": cuda.expf, "cuda_fast": cuda.fast_expf}
+    functions = {"cuda": cuda.expf, "cuda_fast": cuda.fast_expf, TRITON: cuda.triton_exp}
     return functions.get(at["math"], torch.exp)(x) if x.dtype == torch.float32 else x.exp()
+
+
+def _quotient(a: torch.Tensor, b: torch.Tensor, at: Settings) -> torch.Tensor:
+    """a / b; as Triton divides where `math` is Triton's, in fp32."""
+    return cuda.div_full(a, b) if at.get("math") == TRITON and a.dtype == b.dtype == torch.float32 else a / b
 
 
 def _tanh(x: torch.Tensor, at: Settings) -> torch.Tensor:
@@ -147,28 +178,29 @@ def _sum(x: torch.Tensor, order: str, start: float | None = None) -> torch.Tenso
     return sum_axis(x, orders.parse(order), -1, accumulate=x.dtype, start=start).unsqueeze(-1)
 
 
-def _ranked(scores: torch.Tensor, w: Weights, at: Settings) -> torch.Tensor:
-    """The values by which experts are ranked before groups are chosen, [N, E]."""
+def _biased(scores: torch.Tensor, w: Weights, at: Settings) -> torch.Tensor:
+    """Scores, or logits, with the correction bias, [N, E]."""
     return add(scores, rounded(w["bias"], at["correction"]), at["choice"]) if "bias" in w else scores
 
 
 def _best_groups_only(choice: torch.Tensor, p: Settings, at: Settings) -> torch.Tensor:
     """choice [N, E] with the mask's value outside the `top_groups` best groups."""
     by_group = choice.view(len(choice), p["groups"], -1)
-    best = {"top2_sum": 2, "max": 1, "topk_share_sum": p["top_k"] // p["top_groups"]}[at["group_score"]]
-    group_scores = by_group.topk(best, dim=-1)[0].sum(dim=-1)
-    groups = _top_k(group_scores, p["top_groups"], {**at, "slots": "unsorted"})
+    summed = {"top2_sum": 2, "max": 1, "topk_share_sum": p["top_k"] // p["top_groups"]}[at["group_score"]]
+    group_scores = by_group.topk(summed, dim=-1)[0].sum(dim=-1)
+    groups = best(group_scores, p["top_groups"], {**at, "slots": "unsorted"})
     mask = torch.zeros_like(group_scores, dtype=torch.bool).scatter_(1, groups, value=True)
     masked_score = 0.0 if at["group_mask"] == "zero" else float("-inf")
     return by_group.masked_fill(~mask.unsqueeze(-1), masked_score).flatten(1)
 
 
-def _top_k(choice: torch.Tensor, k: int, at: Settings) -> torch.Tensor:
+def best(choice: torch.Tensor, k: int, at: Settings) -> torch.Tensor:
+    """The places of the k largest of choice [..., n] along the last axis, of equals as `tie_break` says."""
     if at["tie_break"] == "torch_topk":
-        return torch.topk(choice, k, dim=-1, sorted=at["slots"] == "sorted")[1]
+        return torch.topk(choice, k, dim=-1, sorted=at.get("slots", "sorted") == "sorted")[1]
     if at["tie_break"] == "lowest_index":
-        return torch.sort(choice, dim=-1, descending=True, stable=True)[1][:, :k]
-    backwards = torch.sort(choice.flip(-1), dim=-1, descending=True, stable=True)[1][:, :k]
+        return torch.sort(choice, dim=-1, descending=True, stable=True)[1][..., :k]
+    backwards = torch.sort(choice.flip(-1), dim=-1, descending=True, stable=True)[1][..., :k]
     return choice.shape[-1] - 1 - backwards
 
 
@@ -180,9 +212,10 @@ def _renormalised(weights: torch.Tensor, scale: float, at: Settings) -> torch.Te
     # A 16-bit sum is divided by in fp32, an fp64 one in fp64.
     total = wide(total)
     if at["renormalize"] in {"divide", "reciprocal"}:
-        quotient = weights / total if at["renormalize"] == "divide" else weights * (1.0 / total)
+        inverse = at["renormalize"] == "reciprocal"
+        quotient = weights * _quotient(torch.ones_like(total), total, at) if inverse else _quotient(weights, total, at)
         return wide(rounded(quotient, at.get("quotient", quotient.dtype))) * scale
     if at["renormalize"] == "scale_first":
-        return weights.to(torch.promote_types(weights.dtype, total.dtype)) * scale / total
+        return _quotient(weights.to(torch.promote_types(weights.dtype, total.dtype)) * scale, total, at)
     # torch turns a number divided by a tensor into a product with the reciprocal; with two tensors it divides.
-    return weights * (torch.full_like(total, scale) / total)
+    return weights * _quotient(torch.full_like(total, scale), total, at)

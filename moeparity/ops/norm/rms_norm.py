@@ -7,16 +7,16 @@ from typing import Any
 
 from moeparity.numerics.collectives.declaration import Evidence
 from moeparity.numerics.orders import EXPLICIT, NATIVE, OrderError
-from moeparity.ops.attribute import Attribute, Value, site
-from moeparity.ops.declaration import Op, Parameter, WeightPort
+from moeparity.ops.attribute import EPS, Attribute, Value, site
+from moeparity.ops.declaration import Cut, Op, Parameter, Refusals, Role, Tokens, WeightPort
 from moeparity.ops.memory import BYTES, Call, Memory, Shapes, elementwise
 from moeparity.ops.norm.launches import SM_COUNT, WELFORD_THREADS, Launch
 from moeparity.ops.norm.reductions import BY_RANKS, BY_ROWS, BY_SMS, RULES, TE_SOURCE, WELFORD_SOURCE, order_of
 
 MEAN_SQUARE, TWO_PASS, WELFORD = "mean_square", "two_pass", "welford"
 TRANSFORMER_ENGINE = "transformer_engine"
-DIVIDE, RECIPROCAL = "divide", "reciprocal"
-SQRT_DIV, IEEE = "sqrt_div", "ieee"
+DIVIDE, RECIPROCAL, DIV_FULL = "divide", "reciprocal", "div_full"
+SQRT_DIV, SQRT_RCP, IEEE, APPROX = "sqrt_div", "sqrt_rcp", "ieee", "approx"
 
 _ORDERED = {"statistic": (MEAN_SQUARE, TWO_PASS)}
 
@@ -154,37 +154,32 @@ _STATISTIC = (
         name="mean",
         kind="form",
         default=NATIVE,
-        values=(NATIVE, DIVIDE, RECIPROCAL),
+        values=(NATIVE, DIVIDE, RECIPROCAL, DIV_FULL),
         when=_ORDERED,
-        says="the sum / N, or the sum * fl(1 / N); `native` is what torch's mean does: a division on CPU, a product on "
-        "GPUs",
+        says="the sum / N; the sum * fl(1 / N); or the sum / N by NVIDIA's div.full (Triton's division) or div.approx "
+        "(-use_fast_math), which are products with rcp.approx of N; `native` is what torch's mean does: a division on "
+        "CPU, a product on GPUs",
     ),
     Attribute(
         name="rsqrt",
         kind="form",
         default=NATIVE,
-        values=(NATIVE, SQRT_DIV, IEEE),
+        values=(NATIVE, SQRT_DIV, SQRT_RCP, IEEE, APPROX),
         says="1 / sqrt with a rounding after each, or 1 / sqrt correctly rounded; `native` is torch.rsqrt, on CPU the "
-        "former. The approximate ones of GPUs are no formula and not offered. An fp64 mean takes torch.rsqrt",
+        "former; by table, of NVIDIA's GPUs, rcp.approx of sqrt.approx, which Triton makes of it (`sqrt_rcp`), or "
+        "rsqrt.approx (`approx`). An fp64 mean takes torch.rsqrt",
     ),
 )
 _SEMANTICS = (
+    EPS,
     Attribute(
-        name="eps",
+        name="offset",
         kind="semantics",
         default="config",
         values=("config",),
         number=True,
-        usual=(1e-5, 1e-6, 1e-8, 1e-12),
-        says="a number in place of the model's eps; `config` keeps it",
-    ),
-    Attribute(
-        name="offset",
-        kind="semantics",
-        default=0.0,
-        number=True,
-        usual=(1.0,),
-        says="added to the weight; 1 where checkpoints hold the weight less 1 (Gemma, zero-centred gamma)",
+        usual=(0.0, 1.0),
+        says="a number in place of the model's offset of the weight; `config` keeps it",
     ),
 )
 
@@ -210,6 +205,13 @@ RMS_NORM = Op(
     parameters=(
         Parameter(name="eps", type=float, says="added to the mean square"),
         Parameter(name="heads", type=int, required=False, says="split the last axis into this many heads, afterwards"),
+        Parameter(
+            name="offset",
+            type=float,
+            required=False,
+            default=0.0,
+            says="added to the weight; 1 where checkpoints hold the weight less 1 (Qwen3-Next, zero-centred gamma)",
+        ),
     ),
     attributes=(
         *_ROUNDINGS,
@@ -224,11 +226,10 @@ RMS_NORM = Op(
         *_STATISTIC,
         *_SEMANTICS,
     ),
-    sees_rows=_sees_rows,
-    refuses=_refuses,
-    refuses_call=_refuses_call,
-    family="norms",
-    keeps_heads=True,
+    tokens=Tokens(sees_rows=_sees_rows),
+    refusals=Refusals(values=_refuses, call=_refuses_call),
+    role=Role(family="norms"),
+    cut=Cut(keeps_heads=True),
     memory=Memory(scratch=_scratch),
     kernel="norm:rms_norm",
     source="transformers 5.17.0 and 5.23.0, Qwen3MoeRMSNorm.forward; torch.nn.functional.rms_norm on CPU, torch 2.13",

@@ -12,7 +12,7 @@ from moeparity.output.status import headline, style_of, with_but
 
 _STYLES = ("bold", "dim", "red", "green", "yellow")
 _DEEPEST = 3
-"""Names that begin with blanks are indented by at most so many steps."""
+"""Names that begin with blanks are indented by at most this many steps."""
 
 
 def markup(block: Block, label: str = "") -> Markup:

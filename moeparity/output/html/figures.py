@@ -33,7 +33,7 @@ from moeparity.output.html.tags import EMPTY, keys, note, tag
 KEY = "series-"
 """The key of a series' data is this and its name."""
 LOOKS = 6
-"""The style sheet has so many looks of lines; further lines start again from the first."""
+"""The style sheet has this many looks of lines; further lines start again from the first."""
 
 
 def drawn(figure: Figure) -> tuple[Markup, Mapping[str, Any]]:

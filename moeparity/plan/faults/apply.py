@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from moeparity.plan.address import role
-from moeparity.plan.edits import Before, Edit, Part
+from moeparity.plan.edits import Before, Edit, Part, ScaleVerb
 from moeparity.plan.faults.fault import Fault, Planted, Values
 from moeparity.plan.graph import Graph, Node, WeightRef
 from moeparity.plan.spec.fault_schema import InputEdit, WeightEdit
@@ -31,6 +31,8 @@ def sits_at(fault: Fault, graph: Graph, node: Node) -> bool:
     sits = fault.spec.sits
     name = node.name.rpartition(".")[2]
     fits_name = (sits.node is None or name in sits.node) and name not in sits.without
+    if sits.quantised and not graph.config.get("quantization_config"):
+        return False
     return node.op.name in sits.op and fits_name and (sits.model_type is None or graph.model_type in sits.model_type)
 
 
@@ -61,13 +63,13 @@ def _params(node: Node, plant: Planted, values: Values) -> dict[str, Any]:
     params = dict(node.params)
     for name, edit in plant.fault.spec.rewrite.params.items():
         parameter, _, key = name.partition(".")
-        if parameter not in params or (key and key not in params[parameter]):
+        holder = params.get(parameter) if key else params
+        changed = key or parameter
+        # A key that the mapping lacks is read by nobody, so it is not added.
+        if holder is None or changed not in holder:
             continue
-        if key:
-            # A key that the mapping lacks is read by nobody, so it is not added.
-            params[parameter] = {**params[parameter], key: _value(edit.value, values)}
-        else:
-            params[parameter] = not params[parameter] if edit.flipped else _value(edit.value, values)
+        value = not holder[changed] if edit.flipped else _value(edit.value, values)
+        params[parameter] = {**holder, key: value} if key else value
     return params
 
 
@@ -87,6 +89,8 @@ def _edits(node: Node, plant: Planted, values: Values) -> Iterator[Edit]:
         yield Edit(subject="result", verb="capacity", number=_value(result.capacity, values))
     if result is not None and result.experts is not None and _value(result.experts, values) < node.params["top_k"]:
         yield Edit(subject="result", verb="experts", number=_value(result.experts, values))
+    if rewrite.state is not None and node.op.tokens.state is not None:
+        yield Edit(subject="state", verb=rewrite.state)
 
 
 def _before(port: str, edit: InputEdit, values: Values) -> Iterator[Edit]:
@@ -103,8 +107,9 @@ def _before(port: str, edit: InputEdit, values: Values) -> Iterator[Edit]:
 def _weights(graph: Graph, node: Node, plant: Planted, values: Values) -> Mapping[str, WeightRef]:
     weights: dict[str, WeightRef] = {}
     edits = plant.fault.spec.rewrite.weights
+    beside = {port.name for port in node.op.weights if port.beside}
     for port, ref in node.weights.items():
-        edit = edits.get(port, edits.get("*"))
+        edit = edits.get(port, None if port in beside else edits.get("*"))
         if edit is None or not _concerns(plant, edit, port, values):
             weights[port] = ref
         elif not edit.absent:
@@ -125,7 +130,9 @@ def ports_of(part: str) -> tuple[str, ...]:
 
 
 def _tears(node: Node, weights: Mapping[str, WeightRef]) -> bool:
-    """Whether ports that share one tensor, as gate and up do in some checkpoints, would get different edits."""
+    """Whether a fault would edit only a part of a tensor that several weights share, as gate and up do in some
+    checkpoints.
+    """
     stacks: dict[str | None, set[object]] = {}
     for port in node.op.weights:
         if port.name in node.weights and node.weights[port.name].stacked is not None:
@@ -142,12 +149,14 @@ def _weight(graph: Graph, node: Node, port: str, edit: WeightEdit, values: Value
         parts[a], parts[b] = parts[b], parts[a]
     if edit.from_expert is not None:
         parts = [parts[_value(edit.from_expert, values)]] * len(parts)
-    for verb, number in (("times", edit.times), ("filled", edit.filled), ("transposed", edit.transposed or None)):
+    verbs = ("times", edit.times), ("filled", edit.filled), ("transposed", edit.transposed or None), ("fp8", edit.fp8)
+    for verb, number in verbs:
         if number is not None:
             done = (verb, float(_value(number, values)))
             # Filling overwrites the tensor, so earlier edits are dropped.
             before = [() if verb == "filled" else part.edits for part in parts]
             parts = [replace(part, edits=(*edits, done)) for part, edits in zip(parts, before, strict=True)]  # type: ignore[arg-type]
+    parts = list(_rescaled(graph, node, port, parts, edit, values))
     if edit.expert is not None:
         only = {_value(edit.expert, values), _value(edit.exchanged, values)}
         parts = [
@@ -155,6 +164,21 @@ def _weight(graph: Graph, node: Node, port: str, edit: WeightEdit, values: Value
             for expert, (part, before) in enumerate(zip(parts, whole_parts, strict=True))
         ]
     return ref if tuple(parts) == whole_parts else replace(ref, parts=tuple(parts))
+
+
+def _rescaled(
+    graph: Graph, node: Node, port: str, parts: Sequence[Part], edit: WeightEdit, values: Values
+) -> Iterator[Part]:
+    """The parts with other scales, if the edit changes those."""
+    others: Sequence[Part] = parts
+    if edit.scales_layer is not None:
+        maker = sibling(graph, node, int(_value(edit.scales_layer, values)))
+        others = node.weights[port].pieces if maker is None else maker.weights[port].pieces
+    for part, source in zip(parts, others, strict=True):
+        scales: list[tuple[ScaleVerb, str | int]] = [] if edit.scales is None else [(edit.scales, "")]
+        scales += [("of", source.name)] if source.name != part.name else []
+        scales += [] if edit.scales_block is None else [("block", int(_value(edit.scales_block, values)))]
+        yield replace(part, scales=(*part.scales, *scales))
 
 
 def _source(graph: Graph, node: Node, port: str, edit: WeightEdit, values: Values) -> Sequence[Part]:
@@ -171,7 +195,8 @@ def _source(graph: Graph, node: Node, port: str, edit: WeightEdit, values: Value
     parts: Sequence[Part] = maker.weights[port].pieces
     if edit.of is not None and edit.of in maker.weights:
         if node.weights[port].stacked is not None:
-            verb = "pairs" if node.params.get("interleaved") else "halves"
+            whole_verb = "row_halves" if node.weights[port].outputs_first else "halves"
+            verb = "pairs" if node.params.get("interleaved") else whole_verb
             parts = [replace(part, edits=(*part.edits, (verb, 0.0))) for part in parts]  # type: ignore[arg-type]
         elif maker.weights[edit.of].shape == node.weights[port].shape:
             parts = maker.weights[edit.of].pieces

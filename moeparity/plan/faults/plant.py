@@ -29,9 +29,12 @@ def candidates(graph: Graph, node: Node) -> Iterator[Fault]:
     `fault.free` are the free values; `domain` says what to try for each. A fault that needs another checkpoint is
     included: the `domain` of that value is empty, since the user has to give it.
     """
-    for fault in shipped_faults().values():
-        if sits_at(fault, graph, node) and _changes(graph, node, fault):
-            yield fault
+    yield from (fault for fault in shipped_faults().values() if is_possible(fault, graph, node))
+
+
+def is_possible(fault: Fault, graph: Graph, node: Node) -> bool:
+    """Whether a fault can be planted at a node and, for some choice of its free values, changes something there."""
+    return sits_at(fault, graph, node) and _changes(graph, node, fault)
 
 
 def domain(graph: Graph, node: Node, free: FreeValue) -> Domain:

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from moeparity.documents.checked import read, shipped
 from moeparity.errors import SpecError, Where, did_you_mean, listed
 from moeparity.ops.registry import OPS
 from moeparity.plan.faults.fault import Fault
@@ -22,7 +23,7 @@ _PLACEHOLDER = re.compile(r"{(\w*)}")
 @cache
 def shipped_faults() -> Mapping[str, Fault]:
     """Every fault of `graphs/faults`, by name, in the order of their names."""
-    faults = (read_fault(path) for path in reader.shipped("faults").values())
+    faults = (read_fault(path) for path in shipped("faults").values())
     return {fault.name: fault for fault in faults}
 
 
@@ -41,7 +42,7 @@ def find_fault(name: str, where: Where) -> Fault:
 
 def read_fault(path: Path) -> Fault:
     """A fault file, checked against the ops that it names. Raises SpecError."""
-    spec = reader.read(path, FaultFile)
+    spec = read(path, FaultFile)
     where = Where(path, spec.sits.line)
     for name in spec.sits.op:
         if name not in OPS:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
 
 from moeparity import paths
 from moeparity.errors import SpecError, Where, did_you_mean, display_path, listed
@@ -13,7 +15,12 @@ from moeparity.plan.faults.reader import find_fault
 from moeparity.plan.graph import Graph, Node
 from moeparity.plan.region import nodes_within
 from moeparity.plan.rule import Rule
+from moeparity.plan.schedule.cases import Range, write
+from moeparity.plan.schedule.steps import PHASES
 from moeparity.plan.spec import variant_schema
+
+WHOLE_CHECKPOINT: Final = "weights-of-another-checkpoint"
+"""The fault by which a node has the weights that another checkpoint has for it."""
 
 
 def stated(graph: Graph, faults: Sequence[variant_schema.StatedFault], where: Where) -> tuple[FaultyNode, ...]:
@@ -36,6 +43,38 @@ def stated(graph: Graph, faults: Sequence[variant_schema.StatedFault], where: Wh
         FaultyNode(node=name, plants=of_node, rule=Rule.of_fault(spelled(of_node), lines[name]))
         for name, of_node in every.items()
     )
+
+
+def earlier(
+    graph: Graph, versions: Sequence[variant_schema.Version], standing: Sequence[FaultyNode], where: Where
+) -> tuple[FaultyNode, ...]:
+    """The nodes with other weights before each update, for the steps that ran on those weights alone: `versions` are
+    what a recipe's `earlier:` holds, the latest first; `standing` are faults of all steps, which stay.
+
+    Raises what `stated` raises.
+    """
+    always = {faulty.node: faulty.plants for faulty in standing}
+    nodes: list[FaultyNode] = []
+    for version, rule in zip(versions, lag_rules(len(versions), where), strict=True):
+        for faulty in stated(graph, _as_faults(version), where):
+            plants = (*always.get(faulty.node, ()), *faulty.plants)
+            nodes.append(FaultyNode(node=faulty.node, plants=plants, rule=rule))
+    return tuple(nodes)
+
+
+def lag_rules(count: int, where: Where) -> list[Rule]:
+    """The rules behind the weights before each of `count` updates, the latest first: each holds in the steps that ran
+    on them.
+    """
+    of_lag = ({"lag": Range(lag, lag + 1)} for lag in range(1, count + 1))
+    cases = (tuple(write(phase, ranges) for phase in PHASES) for ranges in of_lag)
+    return [replace(Rule.of_fault(f"weights {lag} back", where), cases=of) for lag, of in enumerate(cases, start=1)]
+
+
+def _as_faults(version: variant_schema.Version) -> Sequence[variant_schema.StatedFault]:
+    if not isinstance(version, str):
+        return version
+    return [variant_schema.StatedFault(name=WHOLE_CHECKPOINT, values={"checkpoint": version})]
 
 
 def _refuse_idle(graph: Graph, node: Node, before: Sequence[Planted], plant: Planted, where: Where) -> None:

@@ -17,17 +17,20 @@ from moeparity.plan.schedule.steps import PHASES, Phase
 Case = str
 """A phase, optionally with ranges of numbers in brackets; the phase alone stands for all its steps."""
 
-NUMBERS: Final = ("rows", "longest", "keys", "queries")
+_OF_CALLS: Final = ("rows", "longest", "keys", "queries")
+NUMBERS: Final = (*_OF_CALLS, "lag")
 """The numbers that cases depend on. rows: tokens that go through an op together, padding rows included. keys: how many
 tokens of a sequence attention reads, from the sequence's first to its last in this step. longest: the largest number of
-keys of any sequence in the step. queries: how many tokens of a sequence are in the step."""
+keys of any sequence in the step. queries: how many tokens of a sequence are in the step. lag: how many updates older
+than the recipe's checkpoint the weights of the step are."""
 MESSAGE: Final = ("bytes", "ranks")
 """Further numbers that rules may depend on: the bytes of the message that a rank hands to an all-reduce of the step,
 and over how many ranks it is added up. They are turned into rows (`moeparity.plan.messages`): cases of a plan have
 none.
 """
-WRITTEN: Final = (*NUMBERS, *MESSAGE)
-"""All numbers that a case in a file may have."""
+WRITTEN: Final = (*_OF_CALLS, *MESSAGE)
+"""All numbers that a rule in a file may name."""
+_EVERY: Final = (*NUMBERS, *MESSAGE)
 OF_ATTENTION: Final = ("longest", "keys", "queries")
 """The numbers that only attention knows, since only it reads earlier tokens."""
 
@@ -69,11 +72,12 @@ class Sizes(NamedTuple):
     longest: int
     keys: int
     queries: int
+    lag: int = 0
 
 
 def write(phase: Phase, ranges: Ranges) -> Case:
-    """A case as it is written, numbers in the order of `WRITTEN`."""
-    words = [f"{name} {ranges[name]}" for name in WRITTEN if ranges.get(name, ALL) != ALL]
+    """A case as it is written, numbers in the order of `_EVERY`."""
+    words = [f"{name} {ranges[name]}" for name in _EVERY if ranges.get(name, ALL) != ALL]
     return f"{phase}[{', '.join(words)}]" if words else phase
 
 
@@ -86,7 +90,7 @@ def parse(case: Case) -> tuple[Phase, Ranges]:
     ranges: dict[str, Range] = {}
     for word in match[2].split(",") if match[2] is not None else ():
         part = _RANGE.fullmatch(word)
-        if part is None or part[1] not in WRITTEN or part[1] in ranges:
+        if part is None or part[1] not in _EVERY or part[1] in ranges:
             raise ValueError(word.strip())
         bounds = Range(int(part[2] or 0), None if part[3] is None else int(part[3]))
         if bounds.last is not None and bounds.last <= bounds.first:

@@ -13,7 +13,8 @@ from moeparity.plan.schedule.server import Server
 from moeparity.plan.schedule.settings import ScheduleSettings, described
 from moeparity.plan.schedule.sglang import SGLang
 from moeparity.plan.schedule.steps import Positions, Schedule, Step
-from moeparity.plan.schedule.token_grid import StepList, TokenGrid, fillers
+from moeparity.plan.schedule.token_grid import StepList, TokenGrid, fillers, refuse_more
+from moeparity.plan.schedule.updates import on_versions, refuse_other_sequences, refuse_outside, update_columns
 from moeparity.plan.schedule.vllm_v1 import VllmV1
 
 SERVERS: Final[dict[str, type[Server]]] = {"vllm-v1": VllmV1, "sglang": SGLang}
@@ -31,6 +32,7 @@ def schedule(settings: ScheduleSettings, grid: TokenGrid, where: Where) -> Sched
         recorded = settings.recorded.schedule
         refuse(recorded, grid, settings.recorded.where)
         return replace(recorded, steps=(*recorded.steps, *fillers(recorded.steps, grid)), groups=settings.groups)
+    refuse_other_sequences(settings, grid, where)
     steps = StepList(where)
     if settings.is_flat:
         server = SERVERS[settings.rule](settings, grid)
@@ -40,11 +42,16 @@ def schedule(settings: ScheduleSettings, grid: TokenGrid, where: Where) -> Sched
         if settings.pack is not None:
             packs(settings, grid, steps)
         rectangles(settings, grid, steps, prefilled=settings.pack is not None)
+    run = steps.steps
+    if settings.updates:
+        run = list(on_versions(run, update_columns(settings, grid), [last for _, last in grid.spans]))
+        refuse_more(len(run), steps.most, where)
     return Schedule(
-        steps=(*steps.steps, *fillers(steps.steps, grid)),
+        steps=(*run, *fillers(run, grid)),
         positions=_positions(settings, steps.steps),
         name=described(settings),
         groups=settings.groups,
+        recomputes=settings.recomputes and bool(settings.updates),
     )
 
 
@@ -57,6 +64,7 @@ def refuse_unfit(settings: ScheduleSettings, grid: TokenGrid, where: Where) -> N
             f"{where}: decode.arrivals names {counted(len(settings.arrivals), 'step')}; expected one for each of the "
             f"{counted(grid.sequences, 'sequence')} of the tokens."
         )
+    refuse_outside(settings, grid, where)
     if settings.recorded is None and not settings.is_flat:
         refuse_ragged(settings, grid, where)
         refuse_long(settings, grid, where)

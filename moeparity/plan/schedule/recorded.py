@@ -8,17 +8,18 @@
 | `padding` | rows computed behind the others and thrown away |
 | `scored` | places in `spans` whose last token reaches the head; every token of the step by default |
 | `verified` | places in `spans` all of whose tokens do, beside those of `scored` |
+| `drafted` | how many tokens before the last one of each span in `scored` reach the head too |
 | `isolated` | false where a token of a pack sees those of other sequences |
 | `copies` | a list of [sequence, first, last + 1, source, shift]: tokens that were found in a cache |
 | `requests`, `preempted` | a server's names of the requests of `spans`, and of those that it stopped; for people |
-| `weights` | the version of the weights that the step ran on; one for all steps |
+| `weights` | the version of the weights that the step ran on; the last one is the recipe's checkpoint |
 | `error` | why a server's plugin could not follow it from here on: the file is refused |
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,10 +50,12 @@ def read_batches(name: str, positions: Positions, where: Where) -> Recorded:
     started: set[int] = set()
     steps: list[Step] = []
     versions: dict[str, Where] = {}
+    updates: list[int] = []
     for at, fields in step_lines(path):
-        _refuse_other_weights(at, fields, versions)
+        updates.append(_updates_so_far(at, fields, versions))
         steps.append(_step(fields, started))
         started.update(part.sequence for part in steps[-1].parts)
+    steps = [replace(step, lag=updates[-1] - so_far) for step, so_far in zip(steps, updates, strict=True)]
     schedule = Schedule(steps=tuple(steps), positions=positions, name=f"recorded in {name}")
     return Recorded(schedule=schedule, where=Where(path))
 
@@ -97,20 +100,26 @@ def _step(fields: dict[str, Any], started: set[int]) -> Step:
         padding=fields.get("padding", 0),
         scored=tuple(fields["scored"]) if "scored" in fields else None,
         verified=tuple(fields.get("verified", ())),
+        drafted=fields.get("drafted", 0),
         copies=tuple(Copy(*copy) for copy in fields.get("copies", ())),
     )
 
 
-def _refuse_other_weights(where: Where, fields: dict[str, Any], versions: dict[str, Where]) -> None:
-    """Refuse a step that ran on other weights than those before it: a recipe has one checkpoint."""
-    if "weights" in fields:
-        versions.setdefault(fields["weights"], where)
-    if len(versions) > 1:
-        (before, first), *_ = versions.items()
+def _updates_so_far(where: Where, fields: dict[str, Any], versions: dict[str, Where]) -> int:
+    """How many updates of the weights there were up to a step; `versions` are those of the steps before, each with its
+    first line. A step that names none runs on the weights of the step before. Raises SpecError for weights that come
+    back.
+    """
+    version = fields.get("weights")
+    if version is not None and version in versions and version != [*versions][-1]:
+        first, (latest, since) = versions[version], [*versions.items()][-1]
         raise SpecError(
-            f"{where}: this step ran on weights {shown(fields['weights'])}, that of line {first.line} on "
-            f"{shown(before)}; expected one version, as a recipe has one checkpoint. Take the requests of one version."
+            f"{where}: this step ran on weights {shown(version)}, as line {first.line} did, and those before it from "
+            f"line {since.line} on ran on {shown(latest)}; expected versions that do not come back."
         )
+    if version is not None:
+        versions.setdefault(version, where)
+    return max(len(versions) - 1, 0)
 
 
 def phase_of(spans: tuple[Span, ...], started: set[int]) -> Phase:
@@ -159,6 +168,7 @@ _KEYS: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
     "padding": (_is_number, "a whole number of rows"),
     "scored": (_are_places, "a list of places in `spans`, from 0, ascending"),
     "verified": (_are_places, "a list of places in `spans`, from 0, ascending"),
+    "drafted": (_is_number, "a whole number of tokens"),
     "isolated": (lambda value: isinstance(value, bool), "true or false"),
     "copies": (_are_copies, "a list of [sequence, first, last + 1, source, shift], whole numbers"),
     "requests": (_are_texts, "a list of names"),

@@ -16,6 +16,7 @@ from moeparity.plan.schedule.prefixes import PrefixCache
 from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.schedule.steps import Copy, Phase, Span, Step
 from moeparity.plan.schedule.token_grid import StepList, TokenGrid
+from moeparity.plan.schedule.updates import update_columns
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,7 +66,8 @@ class Server(ABC):
 
     def __init__(self, settings: ScheduleSettings, grid: TokenGrid) -> None:
         self.settings, self.grid = settings, grid
-        self.cache = None if settings.block is None else PrefixCache(grid, settings.block)
+        updates = update_columns(settings, grid) if settings.keyed else None
+        self.cache = None if settings.block is None else PrefixCache(grid, settings.block, updates)
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self.clock = 0

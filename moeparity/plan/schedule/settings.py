@@ -9,7 +9,7 @@ from typing import Final
 from moeparity.errors import SpecError, Where
 from moeparity.plan.schedule.recorded import Recorded, read_batches
 from moeparity.plan.schedule.steps import PHASES, TOGETHER, Groups, Phase
-from moeparity.plan.spec.scheduling import MOST_SEQUENCES, Decode, Rule, Scheduling
+from moeparity.plan.spec.scheduling import MOST_SEQUENCES, At, Decode, Rule, Scheduling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +20,11 @@ class ScheduleSettings:
     continuous: instead, a request joins as soon as there is room. arrivals: the step at which each sequence arrives.
     sequences: the most that run at once. start: from which token on a sequence is decoded (None: not at all). chunk:
     tokens of a step that prefills. verify: drafted tokens that a decoding step verifies. buckets: row counts that
-    decoding steps are padded to. block: tokens of a block of the prefix cache. pack: tokens of a pack. recorded: a
-    schedule from a file; then no other setting counts. groups: groups of ranks that attend apart, from the placement.
+    decoding steps are padded to. block: tokens of a block of the prefix cache. pack: tokens of a pack. updates: for
+    each update of the weights the token of every sequence, or of each, from which on it runs on the new ones.
+    recomputes: whether these compute the cache anew. keyed: whether the prefix cache tells versions of the weights
+    apart. recorded: a schedule from a file; then no other setting counts. groups: groups of ranks that attend apart,
+    from the placement.
     """
 
     rule: Rule = "transformers"
@@ -37,6 +40,9 @@ class ScheduleSettings:
     pack: int | None = None
     mask: str = "block"
     positions: str = "reset"
+    updates: tuple[At, ...] = ()
+    recomputes: bool = False
+    keyed: bool = False
     recorded: Recorded | None = None
     groups: Groups = TOGETHER
 
@@ -49,6 +55,11 @@ class ScheduleSettings:
     def hands_on(self) -> bool:
         """Whether a sequence in a pack is affected by its neighbours: there is no mask, or positions run on."""
         return self.pack is not None and (self.mask, self.positions) != ("block", "reset")
+
+    @property
+    def versions(self) -> int:
+        """How many earlier versions of the weights its steps run on."""
+        return len(self.updates) if self.recorded is None else max(self.recorded.schedule.lags)
 
     @property
     def is_flat(self) -> bool:
@@ -73,8 +84,11 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "schedule:pack": ("pack",),
     "schedule:mask": ("mask",),
     "schedule:positions": ("positions",),
+    "schedule:updates": ("updates", "recomputes", "keyed"),
 }
 """The parts of a schedule that can be exchanged alone, and the settings each consists of."""
+UPDATES: Final = "schedule:updates"
+"""The part that says which weights each row is computed on."""
 WHOLE: Final = "schedule:file"
 """The only part where a side's schedule was recorded."""
 MICRO_BATCH: Final = "micro_batch"
@@ -106,7 +120,7 @@ def settings(
         line = Where(where.path, scheduling.line_of("file") or where.line)
         return ScheduleSettings(recorded=read_batches(scheduling.file, scheduling.positions or "tokens", line))
     rule, pack, decode = scheduling.rule, scheduling.pack, scheduling.decode
-    prefix, most = scheduling.prefix, scheduling.sequences
+    prefix, most, updates = scheduling.prefix, scheduling.sequences, scheduling.updates
     batch, is_continuous = _batch(decode, rule)
     return ScheduleSettings(
         rule=rule,
@@ -122,6 +136,9 @@ def settings(
         pack=None if pack is None else pack.length,
         mask="block" if pack is None else pack.mask,
         positions="reset" if pack is None else pack.positions,
+        updates=() if updates is None else updates.positions,
+        recomputes=updates is not None and updates.cache == "recomputed",
+        keyed=updates is not None and updates.prefix == "keyed",
         groups=groups,
     )
 
@@ -174,9 +191,9 @@ def is_semantic(reference: ScheduleSettings, candidate: ScheduleSettings, part: 
 
     It does where one side mixes sequences, and the part is one that decides which tokens see each other and at which
     distance. Where sequences are isolated, positions that run on only shift whole sequences, and rotary embeddings
-    depend on distances: the rounding differs, the function is the same.
+    depend on distances: the rounding differs, the function is the same. Updates of the weights always do.
     """
-    return part in _WHO_SEES_WHOM and (reference.mixes_sequences or candidate.mixes_sequences)
+    return part == UPDATES or (part in _WHO_SEES_WHOM and (reference.mixes_sequences or candidate.mixes_sequences))
 
 
 def possible_phases(of: ScheduleSettings) -> tuple[Phase, ...]:
@@ -187,7 +204,7 @@ def possible_phases(of: ScheduleSettings) -> tuple[Phase, ...]:
     may_be: dict[Phase, bool] = {
         "forward": not prefills,
         "prefill": prefills or of.chunk is not None,
-        "chunk": of.is_flat or of.chunk is not None,
+        "chunk": of.is_flat or of.chunk is not None or bool(of.updates),
         "decode": of.start is not None,
         "verify": of.verify > 0,
     }
@@ -223,6 +240,7 @@ def part_in_words(of: ScheduleSettings, part: str) -> str:
         "schedule:pack": "none" if of.pack is None else f"{of.pack:,} tokens",
         "schedule:mask": of.mask,
         "schedule:positions": of.positions,
+        UPDATES: _updates(of),
     }
     return words[part]
 
@@ -250,6 +268,14 @@ def _together(of: ScheduleSettings) -> str:
     words += [] if of.sequences is None else [f"at most {of.sequences:,}"]
     words += [f"arriving at steps {', '.join(map(str, of.arrivals))}"] if of.arrivals else []
     return ", ".join(words)
+
+
+def _updates(of: ScheduleSettings) -> str:
+    """Where the weights change, in words."""
+    at = ["at a token of each sequence" if isinstance(each, tuple) else f"at token {each}" for each in of.updates]
+    cache = ["cache recomputed" if of.recomputes else "cache kept"]
+    cache += [] if of.block is None else ["prefix cache keyed by version" if of.keyed else "prefix cache kept"]
+    return ", ".join([*at, *cache]) if at else "none"
 
 
 def _from(start: str | int) -> str:

@@ -79,11 +79,13 @@ class Step:
     padding: rows computed after the others and thrown away (as a server pads to its CUDA graph sizes); flat steps only.
     scored: the spans whose last token reaches the head, by their index in `spans`, where the head sees fewer rows than
     the layers (None: every row reaches it). verified: the spans whose tokens all reach it, beside those of `scored`:
-    drafted tokens in a step with parts of prompts.
+    drafted tokens in a step with parts of prompts. drafted: how many tokens before the last one of each span in
+    `scored` reach it too: those that are verified beside a prompt.
     copies: tokens whose values are copied, not computed; available from this step on. Their sources are in this step or
     an earlier one.
     filler: whether these are tokens that the engine would not compute (padding, the last token of a sequence). They are
     computed after all others, so that every token of the grid has values.
+    lag: how many updates older than the recipe's checkpoint the weights of this step are; 0 are the checkpoint's own.
     """
 
     spans: tuple[Span, ...]
@@ -93,8 +95,10 @@ class Step:
     padding: int = 0
     scored: tuple[int, ...] | None = None
     verified: tuple[int, ...] = ()
+    drafted: int = 0
     copies: tuple[Copy, ...] = ()
     filler: bool = False
+    lag: int = 0
 
     @property
     def parts(self) -> tuple[Copy | Span, ...]:
@@ -108,7 +112,7 @@ class Step:
             return self.spans
         whole, last = set(self.verified), set(self.scored)
         return tuple(
-            span if place in whole else span._replace(first=span.last - 1)
+            span if place in whole else span._replace(first=max(span.first, span.last - 1 - self.drafted))
             for place, span in enumerate(self.spans)
             if place in whole | last
         )
@@ -132,12 +136,14 @@ class Schedule:
     positions: where the positions of a sequence start: at the grid's first column; at its first real token (`generate`
     of transformers, servers); or they continue through a pack.
     name: what it is called in reports. groups: groups of ranks that attend apart, each to its own sequences.
+    recomputes: whether, when other weights come in, they compute anew what earlier steps have left in the cache.
     """
 
     steps: tuple[Step, ...]
     positions: Positions = "columns"
     name: str = ""
     groups: Groups = TOGETHER
+    recomputes: bool = False
 
     def __hash__(self) -> int:
         """Of the first step only: a rollout has thousands of spans, and a pass looks the schedule up at every node."""
@@ -147,6 +153,11 @@ class Schedule:
     def phases(self) -> tuple[Phase, ...]:
         """The phases of its steps, in the order of their first steps; fillers are not counted."""
         return tuple(dict.fromkeys(step.phase for step in self.steps if not step.filler)) or (FORWARD,)
+
+    @cached_property
+    def lags(self) -> frozenset[int]:
+        """The lags of the weights of its steps; fillers are not counted."""
+        return frozenset(step.lag for step in self.steps if not step.filler) or frozenset({0})
 
     @cached_property
     def has_history(self) -> bool:
@@ -162,6 +173,11 @@ class Schedule:
     def has_copies(self) -> bool:
         """Whether some tokens' values are copied from other sequences."""
         return any(step.copies for step in self.steps)
+
+    @cached_property
+    def rejects_drafts(self) -> bool:
+        """Whether steps with rejected drafts are computed in sequences of their own."""
+        return any(step.copies and (step.phase == "verify" or step.drafted) for step in self.steps)
 
     @property
     def mixes_sequences(self) -> bool:
@@ -206,9 +222,24 @@ class MicroBatches:
         return False
 
     @property
+    def rejects_drafts(self) -> bool:
+        """False: nothing is drafted."""
+        return False
+
+    @property
     def phases(self) -> tuple[Phase, ...]:
         """Only `forward`."""
         return (FORWARD,)
+
+    @property
+    def recomputes(self) -> bool:
+        """False: no weights come in."""
+        return False
+
+    @property
+    def lags(self) -> frozenset[int]:
+        """Only 0: the checkpoint's own weights."""
+        return frozenset({0})
 
     def on(self, sequences: int, length: int) -> Schedule:
         """The same as a `Schedule` of a grid of tokens [sequences, length]."""

@@ -76,15 +76,15 @@ def fillers(steps: Iterable[Step], grid: TokenGrid) -> list[Step]:
     """Steps for all tokens of the grid that are in none of `steps` (as span or copy); each has at most one span of a
     sequence.
     """
-    missing = missing_tokens(steps, grid)
+    missing = missing_tokens(steps, grid.sequences, grid.length)
     most = max((len(spans) for spans in missing), default=0)
     by_turn = [tuple(spans[turn] for spans in missing if len(spans) > turn) for turn in range(most)]
     return [Step(spans=spans, shape="flat", filler=True) for spans in by_turn]
 
 
-def missing_tokens(steps: Iterable[Step], grid: TokenGrid) -> list[list[Span]]:
-    """For each sequence, the spans of its columns that are in no step."""
-    computed = [bytearray(grid.length) for _ in grid.spans]
+def missing_tokens(steps: Iterable[Step], sequences: int, length: int) -> list[list[Span]]:
+    """For each sequence of a grid [sequences, length], the spans of its columns that are in no step."""
+    computed = [bytearray(length) for _ in range(sequences)]
     for step in steps:
         for part in step.parts:
             computed[part.sequence][part.first : part.last] = b"\1" * (part.last - part.first)

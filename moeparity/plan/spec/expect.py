@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from moeparity.plan.spec.base import Model
+from moeparity.documents.model import Model
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -81,6 +81,10 @@ class MetricBounds(Expecting):
     """How many scored tokens have NaN or infinite logits."""
     unequal_tokens: Bounds | None = None
     """How many scored tokens differ in any bit of what they are scored by."""
+    outside_tokens: Bounds | None = None
+    """How many scored tokens a side leaves out of what it samples from."""
+    unshared_tokens: Bounds | None = None
+    """At how many scored tokens the candidate keeps tokens that the reference leaves out."""
 
 
 class DistributionBounds(Expecting):
@@ -96,6 +100,23 @@ class DistributionBounds(Expecting):
     """Overlap of the ten likeliest ids of both sides, of 1."""
     rank_change: Bounds | None = None
     """By how many places the chosen token stands elsewhere among all ids."""
+
+
+class UpdateBounds(Expecting):
+    """Bounds on what weights that change under running sequences make: the mean size of each part over scored tokens,
+    in nats, and how many tokens have stale keys. A recipe without updates meets none.
+    """
+
+    old_cache: Bounds | None = None
+    """Keys and values of older weights."""
+    old_weights: Bounds | None = None
+    """Weights of tokens that were sampled before an update."""
+    semantics: Bounds | None = None
+    """Choices that change which function is computed, such as a temperature on one side alone."""
+    numerics: Bounds | None = None
+    """Rounding, orders and forms, and what is computed together."""
+    stale_keys: Bounds | None = None
+    """How many scored tokens are computed from keys that are older than their weights."""
 
 
 class FlipBounds(Expecting):
@@ -145,6 +166,8 @@ class Expect(Expecting):
     Met when the interval lies inside, not met when it lies beyond a bound, open when it holds one. An interval from
     fewer sequences than a verdict takes (25) never meets a bound, unless all bits are equal.
     """
+    updates: UpdateBounds | None = None
+    """Bounds on the parts of a divergence across updates of the weights."""
     flips: FlipBounds | None = None
     """Bounds on routing flips. A model without routers is refused."""
     growth: GrowthBounds | None = None

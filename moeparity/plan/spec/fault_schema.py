@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from moeparity.plan.spec.base import Model, Name
+from moeparity.documents.model import Model
+from moeparity.plan.spec.base import Name
 
 Reference = str | int | float
 _NAME = "[a-z][a-z0-9]*(-[a-z0-9]+)*"
@@ -29,13 +30,14 @@ FaultName = Annotated[str, AfterValidator(_checked_name), Field(json_schema_extr
 
 class Sits(Model):
     """The nodes at which a fault is possible: of these ops, whose last name is one of `node` (None: any) and none of
-    `without`, in models of these types (None: all).
+    `without`, in models of these types (None: all); `quantised`: only where config.json has a quantization_config.
     """
 
     op: Annotated[list[str], Field(min_length=1)]
     node: list[str] | None = None
     without: list[str] = []
     model_type: list[str] | None = None
+    quantised: bool = False
 
 
 class FreeValue(Model):
@@ -68,8 +70,10 @@ class WeightEdit(Model):
 
     First where it is taken from: the port `of`, another `layer`, `node` (by its last name) or `checkpoint`, the experts
     in another `order`, or all `from_expert`. Then what is done to it: `times` a number, `filled` with one,
-    `transposed`. With `expert` only that expert's part changes, and with `exchanged` it is another's, which has that
-    expert's; with `part` only the weights named by that free value do. Or the weight is `absent`.
+    `transposed`, through `fp8` in blocks of so many rows and columns; of a quantised weight also to its `scales`, which
+    may be those of another layer (`scales_layer`) or be taken for those of blocks of another size (`scales_block`).
+    With `expert` only that expert's part changes, and with `exchanged` it is another's, which has that expert's; with
+    `part` only the weights named by that free value do. Or the weight is `absent`.
     """
 
     absent: bool = False
@@ -85,6 +89,10 @@ class WeightEdit(Model):
     times: Reference | None = None
     filled: Reference | None = None
     transposed: bool = False
+    fp8: Reference | None = None
+    scales: Literal["transposed", "shifted", "twice", "inverted", "missing"] | None = None
+    scales_layer: Reference | None = None
+    scales_block: Reference | None = None
 
 
 class InputEdit(Model):
@@ -120,18 +128,21 @@ class ResultEdit(Model):
 
 
 class Rewrite(Model):
-    """What a fault does to a node: to its parameters, weights by port (`*`: all), inputs, effect or result."""
+    """What a fault does to a node: to its parameters, weights by port (`*`: all of the model's), inputs, effect or
+    result; or to the state that its steps hand on, which is `unreset` where a sequence begins.
+    """
 
     params: dict[str, ParameterEdit] = {}
     weights: dict[str, WeightEdit] = {}
     inputs: dict[Name, InputEdit] = {}
     effect: EffectEdit | None = None
     result: ResultEdit | None = None
+    state: Literal["unreset"] | None = None
 
     @model_validator(mode="after")
     def _some(self) -> Rewrite:
-        if not (self.params or self.weights or self.inputs or self.effect or self.result):
-            raise ValueError("it rewrites nothing; give `params`, `weights`, `inputs`, `effect` or `result`")
+        if not (self.params or self.weights or self.inputs or self.effect or self.result or self.state):
+            raise ValueError("it rewrites nothing; give `params`, `weights`, `inputs`, `effect`, `result` or `state`")
         return self
 
 

@@ -6,10 +6,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from moeparity.documents.model import Model
 from moeparity.errors import did_you_mean, listed
 from moeparity.metrics.gating import expected, gated_in_recipes, refusal, refusal_of_bound
 from moeparity.metrics.registry import METRICS
-from moeparity.plan.spec.base import Model
 
 
 def _of_recipes(name: str) -> str:

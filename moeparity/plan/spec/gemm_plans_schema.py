@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from moeparity.documents.model import Model
 from moeparity.numerics.tensor_core.gemm_plans import FIELDS
-from moeparity.plan.spec.base import Model
 
 _RUN = r"\d+(-\d+)?:( \d+){9}"
 
@@ -31,9 +31,10 @@ Half = Literal["bf16", "fp16"]
 
 
 class PlannedGemm(Model):
-    """Plans of `x [rows, k] @ weight [n, k].T` with operands of `inputs` and a result of `output`.
+    """The plans of one GEMM, `x [rows, k] @ weight [n, k].T`: which one cuBLASLt takes depends on the number of rows.
 
-    plans: `ROWS: NUMBERS`, rows as 17 or 1-16, the numbers those of `gemm_plans.FIELDS`.
+    inputs: the dtype of x and weight. output: the dtype of the result. plans: one text for each range of rows, such as
+    `1-16: 66 393 3 2 0 0 35 0 5`: the rows, and a number for each of `gemm_plans.FIELDS`.
     """
 
     n: Size

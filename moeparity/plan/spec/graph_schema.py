@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from moeparity.plan.spec.base import Model, Name
+from moeparity.documents.model import Model
+from moeparity.plan.spec.base import Name
 
 Reference = Any
 
@@ -25,13 +26,15 @@ class Tied(Model):
 class Weight(Model):
     """One tensor of the checkpoint, or one per expert: with `each` (`{e}` in the name), or `stacked` in one tensor.
 
-    `shape` is that of one expert's part; `stacked` is the shape of the whole tensor as it lies in the file.
+    `shape` is that of one expert's part; `stacked` is the shape of the whole tensor as it lies in the file: experts,
+    inputs, outputs, or with `outputs_first` experts, outputs, inputs.
     """
 
     name: str
     shape: list[Reference]
     each: Reference = None
     stacked: list[Reference] | None = None
+    outputs_first: bool = False
     dtype: Literal["model", "fp32"] = "model"
     when: Reference = True
     tied: Tied | None = None
@@ -63,7 +66,8 @@ class Layers(Model):
 
     `input` is the value that enters the first layer; `output` is the name under which the nodes of `after` read what
     leaves the last. `rule` names the rule that says which kind a layer is. `window` names the rule for the sliding
-    window of each layer, which its nodes read as `$window`.
+    window of each layer, which its nodes read as `$window`, `rope` that for its rope_parameters, `$rope`, and
+    `indexer` that for whether it chooses keys anew, `$indexer`.
     """
 
     count: Reference
@@ -73,12 +77,15 @@ class Layers(Model):
     rule: str
     kinds: dict[str, list[str]]
     window: str | None = None
+    rope: str | None = None
+    indexer: str | None = None
 
 
 class GraphFile(Model):
-    """`kind: graph`: one model family."""
+    """`kind: graph`: one model family; what is not said is as in the graph that it `extends`, which stands alone."""
 
     kind: Literal["graph"]
+    extends: str | None = None
     model_type: list[str]
     sizes: dict[Name, Reference] = {}
     expects: dict[str, list[Any]] = {}
@@ -88,3 +95,20 @@ class GraphFile(Model):
     after: Nodes
     output: str
     ignore: list[str] = []
+
+
+class HeadFile(Model):
+    """`kind: head`: what a class of transformers has behind the last norm of any model, in place of the nodes that it
+    `replaces`.
+
+    architecture: how the names of these classes end. labels: how many outputs the head has. model_type: the models that
+    transformers has such a class for. after, output: as in a graph.
+    """
+
+    kind: Literal["head"]
+    architecture: str
+    labels: int
+    model_type: list[str]
+    replaces: list[str]
+    after: Nodes
+    output: str

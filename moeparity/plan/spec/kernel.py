@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from moeparity.plan.spec.base import Model, Settings
+from moeparity.documents.model import Model
+from moeparity.plan.spec.base import Settings
 
 Number = str | int
 """A whole number, or an expression of sizes: `min(1024, hidden // 8)`."""

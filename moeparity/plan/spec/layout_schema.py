@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
+from moeparity.documents.model import Model
 from moeparity.numerics.collectives.registry import COLLECTIVES, SELECTIONS
 from moeparity.numerics.orders import parse
-from moeparity.plan.spec.base import Model
 
 
 class Cut(Model):

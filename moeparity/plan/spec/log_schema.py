@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from moeparity.plan.spec.base import Model
+from moeparity.documents.model import Model
 from moeparity.plan.spec.expect import LogExpect
 
 
@@ -22,7 +22,8 @@ class LogCheck(Model):
 
     `files` are paths, or patterns such as `train_data_step*.jsonl`, relative to this file. `trainer` are those of the
     trainer, where sampler and trainer wrote separate files; their sequences are paired by `join`. `partial` leaves out
-    sequences that only one side has. `format` and `trainer_format` are the formats of the files, detected by default.
+    sequences that only one side has. `tokenizer` is a tokenizer.json, or a folder with one, that aligns both sides' ids
+    by their text where they differ. `format` and `trainer_format` are the formats of the files, detected by default.
     """
 
     kind: Literal["log"]
@@ -32,5 +33,6 @@ class LogCheck(Model):
     trainer_format: str | None = None
     join: Literal["id", "order"] = "id"
     partial: bool = False
+    tokenizer: str | None = None
     gate: LogGate
     expect: LogExpect = LogExpect()

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from moeparity.plan.spec.base import Model
+from moeparity.documents.model import Model
 
 Slot = int | str
 """An argument or result of a module, by index from 0 or by an argument's name; `2.1` is item 1 of a list at 2."""
@@ -67,7 +67,7 @@ class MapFile(Model):
     kind: Literal["map"]
     program: str
     shown_by: list[Module] = []
-    tokens: Shown
+    tokens: Shown | Annotated[list[Shown], Field(min_length=1)]
     mask: list[Shown] = []
     positions: list[Shown] = []
     values: dict[str, Shown | Annotated[list[Shown], Field(min_length=1)]]

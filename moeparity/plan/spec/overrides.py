@@ -10,9 +10,12 @@ from typing import Any, get_args, get_origin
 
 from pydantic import ValidationError
 
+from moeparity.documents import yaml
+from moeparity.documents.checked import complaint
+from moeparity.documents.model import Model
 from moeparity.errors import SpecError, Where, did_you_mean, listed
-from moeparity.plan.spec import reader, recipe_schema, variant_schema, yaml
-from moeparity.plan.spec.base import Model, Setting, Side
+from moeparity.plan.spec import recipe_schema, variant_schema
+from moeparity.plan.spec.base import Setting, Side
 
 HERE = Where(Path("--over"))
 
@@ -134,7 +137,7 @@ def _with_value(variant: variant_schema.Variant, keys: Sequence[str], value: Any
     try:
         return variant_schema.Variant.model_validate(data)
     except ValidationError as error:
-        raise SpecError(f"{HERE}: {reader.complaint(data, variant_schema.Variant, error)[1]}") from None
+        raise SpecError(f"{HERE}: {complaint(data, variant_schema.Variant, error)[1]}") from None
 
 
 def _data(container: Model | Mapping[str, Any], keys: Sequence[str], value: Any) -> yaml.Mapping:
@@ -142,9 +145,9 @@ def _data(container: Model | Mapping[str, Any], keys: Sequence[str], value: Any)
     key, *inner_keys = keys
     if isinstance(container, Model):
         data = yaml.Mapping({name: getattr(container, name) for name in container.model_fields_set})
-        data.line, data.key_lines = container.line, {name: container.line_of(name) for name in data}
+        data.path, data.line = container.where_in_file().path, container.line
+        data.key_lines = {name: container.line_of(name) for name in data}
         data[key] = _data(getattr(container, key), inner_keys, value) if inner_keys else value
     else:
         data = yaml.Mapping({**container, key: value})
-        data.line, data.key_lines = 0, {}
     return data

@@ -6,12 +6,15 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
+from moeparity.documents.model import Model
 from moeparity.numerics.collectives.declaration import Level
 from moeparity.plan.schedule.cases import WRITTEN, Case, Range, write
 from moeparity.plan.schedule.steps import PHASES, Phase
 from moeparity.plan.sizes import Condition, Numbers, Size
-from moeparity.plan.spec.base import Model, Name, Settings
+from moeparity.plan.spec.base import Gpu, Name, Settings
 
+GPUS_OWN: Final = "tensor_core"
+"""The order of whichever GPU a side has."""
 LARGEST: Final = 10**9
 """All numbers in conditions (rows, keys, queries, bytes, sizes) must be below this."""
 
@@ -145,6 +148,21 @@ class Fusion(OfModels):
     set_by: str | None = None
 
 
+class GpuRule(Rule):
+    """A rule that applies to sides whose `gpu` is one of `gpus`: what the engine's kernels do there.
+
+    `tensor_core`, as the value of an order, is that of the side's GPU.
+    """
+
+    op: str
+    gpus: Annotated[list[Gpu], Field(min_length=1)]
+
+    def on(self, gpu: str) -> Self:
+        """The rule as it is on one of them."""
+        values = {name: f"{GPUS_OWN}({gpu})" if value == GPUS_OWN else value for name, value in self.set.items()}
+        return self.model_copy(update={"set": values})
+
+
 class FlagRule(Rule):
     """A rule that applies with a flag; attributes in `requested` are numbers that each request chooses for itself."""
 
@@ -222,8 +240,8 @@ class Machine(Model):
 class ProfileFile(Model):
     """`kind: profile`: how one engine computes.
 
-    `flags` apply to this profile and to those that extend it; `unknown_flags` are flags of the extended profiles whose
-    effect in combination with this profile is not known.
+    `on_gpus` are rules for sides with a `gpu`. `flags` apply to this profile and to those that extend it;
+    `unknown_flags` are flags of the extended profiles whose effect in combination with this profile is not known.
     """
 
     kind: Literal["profile"]
@@ -233,5 +251,6 @@ class ProfileFile(Model):
     machine: Machine | None = None
     fusions: list[Fusion] = []
     rules: list[Rule] = []
+    on_gpus: list[GpuRule] = []
     flags: list[Flag] = []
     unknown_flags: list[str] = []

@@ -7,13 +7,14 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from moeparity.documents.model import Model
 from moeparity.errors import did_you_mean
 from moeparity.paths import LIMIT_FACTOR, limit
 from moeparity.plan.schedule.token_grid import MOST_STEPS
-from moeparity.plan.spec.base import By, Model, Side
+from moeparity.plan.spec.base import By, Side
 from moeparity.plan.spec.expect import Expect
 from moeparity.plan.spec.gates import Gate, Gates
-from moeparity.plan.spec.variant_schema import Variant
+from moeparity.plan.spec.variant_schema import Variant, Version
 
 
 class Sample(Model):
@@ -85,7 +86,9 @@ Weights = Annotated[
 class RecipeFile(Model):
     """`kind: recipe`: one checkpoint, one set of tokens, two variants, one gate.
 
-    `weights` is `files` or `synthetic(seed)`; `by` groups the differences into toggles; `split` is the number of
+    `adapter` is the folder of a LoRA adapter, as peft writes it, beside the weights of both sides; `weights` is `files`
+    or `synthetic(seed)`; `earlier` are the weights before each update that a schedule's `updates`
+    places, the latest first; `by` groups the differences into toggles; `split` is the number of
     further passes that take the largest toggles apart; `swap` are selectors of blocks to restore to the reference;
     `floor` also runs the reference against itself, in other micro-batches and orders (about four more forwards);
     `oracle` also runs everything in fp64, to say which side is nearer the truth; `replay` also runs the candidate with
@@ -101,7 +104,9 @@ class RecipeFile(Model):
 
     kind: Literal["recipe"]
     checkpoint: str
+    adapter: str | None = None
     weights: Weights = "files"
+    earlier: list[Version] = []
     tokens: Tokens
     reference: Variant
     candidate: Variant
@@ -119,6 +124,15 @@ class RecipeFile(Model):
     grafts: bool = True
     baseline: str | None = None
     expect: Expect = Expect()
+
+    @model_validator(mode="after")
+    def _adapter_of_files(self) -> RecipeFile:
+        if self.adapter is not None and self.synthetic is not None:
+            raise ValueError(
+                f"adapter: it stands beside weights from files, and `weights` is {self.weights}. Leave one of the two "
+                "out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _of_choices(self) -> RecipeFile:

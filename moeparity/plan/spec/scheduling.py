@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from moeparity.plan.spec.base import Model
+from moeparity.documents.model import Model
 
 Rule = Literal["transformers", "vllm-v1", "sglang"]
 Positive = Annotated[int, Field(ge=1)]
@@ -65,11 +66,48 @@ class Pack(Model):
     positions: Literal["reset", "running"] = "reset"
 
 
+BEHIND = re.compile(r"prompt\+(\d{1,9})")
+
+
+def _behind(text: str) -> str:
+    if not BEHIND.fullmatch(text):
+        raise ValueError(f"{text!r} is no token; expected its number, or `prompt+8`, so many behind the prompt's end")
+    return text
+
+
+Position = Annotated[int, Field(ge=0)]
+Behind = Annotated[str, AfterValidator(_behind), Field(json_schema_extra={"pattern": f"^{BEHIND.pattern}$"})]
+At = int | str | tuple[int, ...]
+"""Where an update comes in: at a token of every sequence, at one behind its prompt, or at one for each sequence."""
+
+
+class Updates(Model):
+    """Updates of the weights while sequences run: `at` has for each, the oldest first, the token of every sequence from
+    which on its rows are computed on the new weights: one number for all sequences, `prompt+N` for N behind each
+    prompt's end, or a list with a number for each.
+
+    `cache` says what becomes of the keys, values and states that rows before have left: they are `kept`, or
+    `recomputed` on the new weights, by one prefill of all rows before. `prefix` says what a prefix cache does: its
+    blocks are `kept`, whatever weights computed them, or `keyed` by the version of the weights.
+    """
+
+    at: Position | Behind | Annotated[list[Position | Behind | list[Position]], Field(min_length=1)]
+    cache: Literal["kept", "recomputed"] = "kept"
+    prefix: Literal["kept", "keyed"] = "kept"
+
+    @property
+    def positions(self) -> tuple[At, ...]:
+        """`at`, with an entry for each update."""
+        entries = self.at if isinstance(self.at, list) else [self.at]
+        return tuple(tuple(entry) if isinstance(entry, list) else entry for entry in entries)
+
+
 class Scheduling(Model):
     """Which tokens go through an op together (docs/schedules.md).
 
     `rule` names the engine whose scheduler decides. `sequences` is the most that run together, `verify` the number of
-    drafted tokens that each decode step verifies, `buckets` the sizes to which decode steps are padded. `file` is a
+    drafted tokens that each decode step verifies, `buckets` the sizes to which decode steps are padded, `updates` where
+    the weights change under running sequences. `file` is a
     recorded list of batches, instead of all these; `positions` says where positions start in it.
     """
 
@@ -81,6 +119,7 @@ class Scheduling(Model):
     buckets: list[Annotated[int, Field(ge=1, le=65_536)]] = []
     prefix: Prefix | None = None
     pack: Pack | None = None
+    updates: Updates | None = None
     file: str | None = None
     positions: Literal["columns", "tokens", "running"] | None = None
 
@@ -93,7 +132,7 @@ class Scheduling(Model):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Scheduling:
-        problem = self._alone() or self._of_the_rule() or self._of_decoding()
+        problem = self._alone() or self._of_updates() or self._of_the_rule() or self._of_decoding()
         if problem:
             raise ValueError(problem)
         return self
@@ -104,6 +143,15 @@ class Scheduling(Model):
             return f"a recorded schedule (`file`) leaves nothing to {_keys(others)}; give the one or the other"
         if self.file is None and self.positions is not None:
             return "`positions` is of a recorded schedule, and there is no `file`; of a pack it stands under `pack`"
+        return None
+
+    def _of_updates(self) -> str | None:
+        if self.updates is None:
+            return None
+        if self.pack is not None:
+            return "`updates` come in between the steps of a rollout, and a `pack` is of whole sequences; leave one out"
+        if self.updates.prefix == "keyed" and self.prefix is None:
+            return "`updates.prefix` is of a prefix cache, and there is none (`prefix`); leave it out"
         return None
 
     def _of_the_rule(self) -> str | None:

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from moeparity.numerics.tensor_core.instructions import architecture_of
+from moeparity.documents.model import Model
 from moeparity.plan.schedule.steps import TOGETHER, Gathered, Groups
-from moeparity.plan.spec.base import Model, Settings
+from moeparity.plan.spec.base import Gpu, Settings
 from moeparity.plan.spec.scheduling import Scheduling
 from moeparity.plan.stages import Division, Pipeline
 
@@ -23,17 +23,6 @@ def _call(text: str) -> str:
 
 
 Call = Annotated[str, AfterValidator(_call), Field(json_schema_extra={"pattern": f"^{_CALL}$"})]
-
-
-def _gpu(name: str) -> str:
-    try:
-        architecture_of(name)
-    except ValueError as error:
-        raise ValueError(str(error).removeprefix("gpu: ")) from None
-    return name
-
-
-Gpu = Annotated[str, AfterValidator(_gpu)]
 
 
 class Impl(Model):
@@ -63,6 +52,10 @@ class StatedFault(Model):
         if self.nodes is not None and self.layers is not None:
             raise ValueError("`nodes` and `layers` both say where the fault stands; give one")
         return self
+
+
+Version = str | Annotated[list[StatedFault], Field(min_length=1)]
+"""Weights before an update: the folder of a checkpoint, or faults by which they differ from the recipe's."""
 
 
 class Placement(Model):

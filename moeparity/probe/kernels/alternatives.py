@@ -19,7 +19,7 @@ _VECTORS = (1, 2, 4, 8)
 _FOLDS = ("fold_hi(32)", "fold_lo(32)")
 _LAST = ("fold_hi", "fold_lo", "sequential")
 MOST = 4
-"""At most so many choices are changed together."""
+"""At most this many choices are changed together."""
 
 Change = Mapping[str, Value]
 Cases = Sequence[tuple[Case, Tensors]]
@@ -172,7 +172,7 @@ def _pairs(node_run: NodeRun, listed: Sequence[Change]) -> list[Change]:
 
 
 def _unequal(node_run: NodeRun, cases: Cases, change: Change, most: int = sys.maxsize) -> int:
-    """How many numbers of all cases differ from the kernel's under a change; `most` if there are at least so many, or
+    """How many numbers of all cases differ from the kernel's under a change; `most` if there are at least this many, or
     if the op refuses the change.
     """
     count = 0

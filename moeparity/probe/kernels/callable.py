@@ -56,8 +56,8 @@ def function_of(kernel: Kernel, name: str) -> Function:
     kind = kernel.file.computes
     if kind not in _KINDS:
         raise MoeparityError(
-            f"{name}: a kernel that computes {kind} is not probed, nor held to an order; {listed(_KINDS)} are. "
-            "Hold it to a node: `moeparity kernel certify ... --plan CHECKPOINT --against NODE`."
+            f"{name}: a kernel that computes {kind} is not probed nor compared with an order; {listed(_KINDS)} are. "
+            "Compare it with a node: `moeparity kernel certify ... --plan CHECKPOINT --against NODE`."
         )
     arguments = _KINDS[kind]
     if kind == "combine" and kernel.input_dtypes.get("weights", torch.float64) != kernel.dtype:

@@ -21,7 +21,7 @@ from moeparity.probe.kernels.node import Case, Comparison, NodeRun, Tensors, cas
 TOKENS = (1, 5, 64)
 WIDTH = 512
 PROBED = 2048
-"""A kernel with other bits is probed for its order if it has at most so many leaves."""
+"""A kernel with other bits is probed for its order if it has at most this many leaves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

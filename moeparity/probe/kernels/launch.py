@@ -13,10 +13,10 @@ from pathlib import Path
 import torch
 
 from moeparity import ptx
+from moeparity.documents.checked import read
 from moeparity.errors import MoeparityError, SpecError, Where, did_you_mean, display_path, listed
 from moeparity.numerics.bits import int_view
 from moeparity.numerics.dtypes import torch_dtype
-from moeparity.plan.spec import reader
 from moeparity.plan.spec.kernel import Argument, KernelFile
 from moeparity.probe.kernels.compile import compiled, text_of
 from moeparity.probe.kernels.expressions import value, whole
@@ -184,7 +184,7 @@ def is_kernel_file(target: str) -> bool:
 
 def open_kernel(path: Path) -> Kernel:
     """The kernel that a file describes, compiled if the file names a source. Raises MoeparityError."""
-    file = reader.read(path, KernelFile)
+    file = read(path, KernelFile)
     name = file.cuda or file.ptx or ""
     where = Where(path, file.line_of("cuda" if file.cuda else "ptx"))
     source = path.parent / name

@@ -21,7 +21,7 @@ Drawn = tuple[dict[str, float], dict[str, torch.Tensor]]
 """Sizes and scalars by name, and tensors by name."""
 _LEFT = 2.0**-17
 _DRAWS, _ROWS = 8, 32
-"""At most so many calls on cancelling data, and at least so many rows in all of them together."""
+"""At most this many calls on cancelling data, and at least this many rows in all of them together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,9 +206,7 @@ _OPS: Mapping[str, _KnownOp] = {
     "swiglu": _KnownOp(_swiglu, _of_swiglu),
 }
 NODES = tuple(_OPS)
-"""What a kernel must compute to be compared with all choices of a node of that op; others only with the order of its
-sum.
-"""
+"""Ops whose kernels are compared with all choices of a node; kernels of other ops only with the order of its sum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from moeparity.profiles.launch import megatron_rules, megatron_stages, megatron_unstated, megatron_words
+from moeparity.profiles.launch import megatron_rules, megatron_stages
+from moeparity.profiles.launch.knowledge import listed, unstated
 from moeparity.profiles.launch.megatron_config import (
     ATTENTION,
     DISPATCHERS,
@@ -64,11 +65,10 @@ def arguments(dispatcher: str, dispatchers: Mapping[str, Implied]) -> tuple[Opti
     )
 
 
-def unstated() -> tuple[Option, ...]:
+def of_no_profile() -> tuple[Option, ...]:
     """Arguments of no profile, but for those that are read above."""
     names = {name for option in arguments("", {}) for name in option.names} | {"fp16", "bf16"}
-    fields = (option for option in megatron_unstated.fields("") if not names & {*option.names})
-    return (*fields, *megatron_unstated.arguments(), *megatron_unstated.ENVIRONMENT)
+    return tuple(option for option in unstated("megatron") if not names & {*option.names})
 
 
 def dispatcher_of(settings: Settings) -> str:
@@ -80,9 +80,9 @@ _OWN = (
     switch("bf16", on=precision("bf16"), off=precision("fp32"), role="trainer"),
     switch("fp16", on=precision("fp16"), off=Implied(says="as --bf16 says"), role="trainer"),
     *arguments("allgather", DISPATCHERS),
-    *unstated(),
+    *of_no_profile(),
 )
-IRRELEVANT = (megatron_unstated.FIELDS | megatron_words.TRAINING) - {
+IRRELEVANT = listed("megatron", "fields", "training") - {
     "pipeline_model_parallel_size",
     "pipeline_model_parallel_layout",
 }
@@ -110,9 +110,9 @@ MEGATRON = Program(
     inactive=megatron_rules.idle(""),
     grammar=of_parser(
         synonyms(_OWN, IRRELEVANT),
-        switches=megatron_words.SWITCHES | megatron_words.TOGGLES,
+        switches=listed("megatron", "switches", "toggles"),
         toggles=frozenset(),
-        several=megatron_words.SEVERAL,
+        several=listed("megatron", "several"),
         shortened=(),
         underscores=False,
     ),

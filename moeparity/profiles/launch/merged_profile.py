@@ -7,9 +7,9 @@ import re
 import tempfile
 from pathlib import Path
 
+from moeparity.documents.checked import shipped
 from moeparity.errors import Where
 from moeparity.plan.engine_profile import Profile, load_profile
-from moeparity.plan.spec import reader
 from moeparity.profiles.launch.report import Launch, LaunchSide
 from moeparity.profiles.launch.sides import chain
 
@@ -24,7 +24,7 @@ def combined(side: LaunchSide, launch: Launch, name: str) -> str:
     )
     sections = {"fusions": "", "rules": ""}
     for overlay in overlays:
-        text = reader.shipped("profiles")[overlay].read_text("utf-8")
+        text = shipped("profiles")[overlay].read_text("utf-8")
         for section, body in _SECTION.findall(text + "\n"):
             sections[section] += f"{_credit(overlay, side)}{body.rstrip()}\n"
     sections["rules"] += _own_rules(side, launch)

@@ -8,12 +8,10 @@ from typing import Any
 
 from moeparity.profiles.launch import (
     megatron_rules,
-    megatron_unstated,
     server_rules,
     servers,
-    trainers_unstated,
-    vllm_unstated,
 )
+from moeparity.profiles.launch.knowledge import listed, unstated
 from moeparity.profiles.launch.options import (
     Decision,
     Implied,
@@ -39,7 +37,6 @@ from moeparity.profiles.launch.trainers import (
     temperature,
     temperatures,
 )
-from moeparity.profiles.launch.unstated import table
 
 
 def _parallel_plan(value: Any) -> Implied:
@@ -96,7 +93,7 @@ _NEMO_RL_MEGATRON = (
     *megatron_ranks(_MEGATRON_CFG, cut=megatron_rules.expert_cut(_MEGATRON_CFG, default=1)),
     sequence_parallel(_MEGATRON_CFG, default=False),
     *megatron_rules.modelled(_MEGATRON_CFG, permute=True, rope=True, router="fp64"),
-    *megatron_unstated.fields(_MEGATRON_CFG),
+    *unstated("megatron", "fields", below=_MEGATRON_CFG),
 )
 
 
@@ -121,9 +118,7 @@ _NEMO_RL_OTHERS = (
     stages(f"{_TRTLLM_CFG}pipeline_parallel_size", role="rollout"),
     replace(expert_ranks(f"{_TRTLLM_CFG}moe_expert_parallel_size", role="rollout"), quiet=True),
     replace(word(f"{_TRTLLM_CFG}precision", default="auto", implies=_precision, role="rollout"), quiet=True),
-    *table(
-        {"moe_tensor_parallel_size = 1": "over how many ranks each expert is cut"}, prefix=_TRTLLM_CFG, role="rollout"
-    ),
+    *unstated("nemo-rl", "trtllm"),
     *prefixed(servers.SGLANG.options, _SGLANG_CFG),
 )
 
@@ -258,7 +253,7 @@ NEMO_RL = Program(
         *_NEMO_RL_ROLLOUT,
         *_NEMO_RL_DTENSOR,
         *_NEMO_RL_MEGATRON,
-        *trainers_unstated.NEMO_RL,
+        *unstated("nemo-rl", "generation", "policy", "fp8", "adapters_of_megatron", "adapters"),
         *prefixed(servers.VLLM.options, _VLLM_KWARGS_OF_NEMO),
         *_NEMO_RL_OTHERS,
         *_generation_options(),
@@ -270,7 +265,7 @@ NEMO_RL = Program(
             role="rollout",
         ),
         *of_environment((*servers.VLLM.options, *servers.SGLANG.options)),
-        *megatron_unstated.ENVIRONMENT,
+        *unstated("megatron", "environment"),
     ),
     model=("policy.model_name",),
     rules=(
@@ -293,9 +288,9 @@ NEMO_RL = Program(
         _generates,
         server_rules.stored_quantised("rollout"),
     ),
-    irrelevant=trainers_unstated.OF_NEMO_RL
-    | megatron_unstated.irrelevant(_MEGATRON_CFG)
-    | vllm_unstated.IRRELEVANT
+    irrelevant=listed("nemo-rl", "irrelevant")
+    | {f"{_MEGATRON_CFG}{name}" for name in listed("megatron", "fields")}
+    | servers.VLLM.irrelevant
     | {f"{_VLLM_KWARGS_OF_NEMO}{name}" for name in servers.VLLM.irrelevant}
     | {f"{_SGLANG_CFG}{name}" for name in servers.SGLANG.irrelevant},
     inactive=_of_nemo_rl,

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from moeparity.profiles.launch import server_rules, servers, vllm_unstated
+from moeparity.profiles.launch import server_rules, servers
+from moeparity.profiles.launch.knowledge import unstated
 from moeparity.profiles.launch.options import (
     NO_PROFILE,
     Decision,
@@ -29,7 +30,6 @@ from moeparity.profiles.launch.options import (
 from moeparity.profiles.launch.reading.grammar import Grammar
 from moeparity.profiles.launch.shared import COMPILED, DTYPES, EAGER, dtype, logprobs_mode, placement, vllm_tensor_ranks
 from moeparity.profiles.launch.trainers import TRANSFORMERS, temperature, temperatures
-from moeparity.profiles.launch.unstated import table
 
 _MODEL, _SERVER, _VLLM = "trainer.model.", "inference.", "inference.vllm."
 _GPUS, _NODES, _APART = "deployment.num_infer_gpus", "deployment.type", f"{_SERVER}deployment."
@@ -78,27 +78,9 @@ _TRAINER = (
     ),
     word(f"{_MODEL}attn", default="auto", implies=words({}, "{}: not stated in a profile"), role="trainer"),
     word(f"{_MODEL}ep", default="auto", implies=_experts, role="trainer"),
-    *table(
-        {
-            "quantization quantization.type": "GEMMs of quantised weights and activations",
-            "fp8 = false": "GEMMs in fp8",
-            "lora lora.rank lora.alpha lora.target_modules": "an adapter is added to each GEMM's output",
-            "cp = 1": "attention is cut along the sequence, and its parts are merged",
-            "ep_comm_backend = torch": "rows are sent and added by DeepEP's kernels",
-            "moe_fused_kernel = false": "routed experts are one kernel of prime-kernels",
-            "moe_use_grouped_mm = true": "experts are no grouped GEMM",
-            "moe_router_dtype = float32": "the gate is computed in the model's dtype, of prime-rl's own classes",
-            "index_cache": "layers attend to the keys that earlier ones chose",
-        },
-        prefix=_MODEL,
-        role="trainer",
-    ),
+    *unstated("prime-rl", "model"),
 )  # fmt: skip
-_REPLAY = table(
-    {"enable_router_replay = false": "the rollout's routes are replayed, not chosen"},
-    prefix="trainer.",
-    role="trainer",
-)
+_REPLAY = unstated("prime-rl", "replay")
 _ROLLOUT = (
     vllm_tensor_ranks(f"{_VLLM}tensor_parallel_size", f"{_SERVER}parallel.tp", "vllm.tensor_parallel_size",
                       "parallel.tp", role="rollout"),
@@ -113,14 +95,7 @@ _ROLLOUT = (
     ),
     count(_NODES_OF_SERVER, implies=_nodes, role="rollout", quiet=True),
     count(_GPUS_OF_NODE, f"{_APART}gpus_per_node", implies=_on_node, default=8, role="rollout", quiet=True),
-    *table(
-        {
-            f"{phase}_vllm_overrides deployment.{phase}_vllm_overrides": f"vLLM's options of the servers for {of}"
-            for phase, of in (("prefill", "prompts"), ("decode", "tokens"))
-        },
-        prefix=_APART,
-        role="rollout",
-    ),
+    *unstated("prime-rl", "deployment"),
     switch(f"{_VLLM}enable_expert_parallel", f"{_SERVER}enable_expert_parallel", "vllm.enable_expert_parallel",
            on=Implied(says="experts lie on the ranks as wholes"),
            off=Implied(says="experts are cut like everything else"), role="rollout"),
@@ -232,7 +207,7 @@ PRIME_RL = Program(
         _disaggregated,
         server_rules.stored_quantised("rollout"),
     ),
-    irrelevant=vllm_unstated.IRRELEVANT
+    irrelevant=servers.VLLM.irrelevant
     | {f"{prefix}{name}" for name in servers.VLLM.irrelevant - {"model"} for prefix in (_VLLM, "vllm.")},
     inactive=_of_prime_rl,
     variables=lambda _: {

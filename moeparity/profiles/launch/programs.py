@@ -208,7 +208,8 @@ def _unknown(path: Path, sources: Sequence[Source]) -> str:
     refused = next((_REFUSED[base] for name in commands if (base := name.rpartition("/")[2]) in _REFUSED), None)
     if refused is not None:
         return f"{Where(path)}: {refused}. Give the command line of a server, or of a trainer that is read."
-    notes = [f"{note.where}: {note.says}" for source in sources for note in source.notes if "script" in note.says]
+    telling = [n for each in sources for n in each.notes if "script" in n.says or "begins a command" in n.says]
+    notes = list(dict.fromkeys(f"{note.where}: {note.says}" for note in telling))
     return (
         f"{Where(path)}: whose configuration this is cannot be told: it has {reason}.{starts} Expected one "
         f"of {listed(program.engine for program in PROGRAMS)}, or its command line, as in "

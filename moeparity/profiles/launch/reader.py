@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from moeparity.errors import SpecError, Where, did_you_mean
 from moeparity.profiles.launch.architecture import Model, model_of, of_config, of_last_part
+from moeparity.profiles.launch.configuration import Configuration, Values
+from moeparity.profiles.launch.file_warnings import of_file
+from moeparity.profiles.launch.knowledge import groups_tokens
 from moeparity.profiles.launch.options import Decision, Implied, ImpossibleError, Option, Program, Settings
-from moeparity.profiles.launch.programs import RELEASES, programs_of
-from moeparity.profiles.launch.reading.releases import is_release
+from moeparity.profiles.launch.programs import programs_of
 from moeparity.profiles.launch.report import (
     IgnoredKey,
     Launch,
@@ -26,10 +28,10 @@ from moeparity.profiles.launch.report import (
 )
 from moeparity.profiles.launch.same_model import difference
 from moeparity.profiles.launch.sides import parts, side
-from moeparity.profiles.launch.source import Entry, Installed, Null, Source, Unresolved
-from moeparity.profiles.launch.unstated import groups_tokens
+from moeparity.profiles.launch.source import Entry, Hardware, Installed, Null, Source, Unresolved
 from moeparity.profiles.launch.values import value_of
 from moeparity.profiles.launch.variables import with_variables
+from moeparity.profiles.launch.vllm_releases import released
 
 
 def read(path: Path, checkpoint: Path | None = None) -> Launch:
@@ -38,12 +40,29 @@ def read(path: Path, checkpoint: Path | None = None) -> Launch:
     If `checkpoint` is given, a folder with a config.json, the model is its model; otherwise it is the model that the
     file names.
     """
-    return joined([_launch(source, program, checkpoint) for source, program in programs_of(path)])
+    return joined([launch(configuration) for configuration in configurations(path, checkpoint)])
 
 
-def _launch(source: Source, program: Program, checkpoint: Path | None) -> Launch:
+def configurations(path: Path, checkpoint: Path | None = None, further: Further | None = None) -> list[Configuration]:
+    """The programs that a file starts, one of each kind, each with what is stated of its options and of `further` ones.
+    Raises SpecError.
+    """
+    return [_configuration(source, program, checkpoint, further) for source, program in programs_of(path)]
+
+
+def _configuration(source: Source, program: Program, checkpoint: Path | None, further: Further | None) -> Configuration:
     source = with_variables(source, program)
-    values, irrelevant, together, ignored = _sorted(source, program)
+    program = released(source, program)
+    if further is not None:
+        program = replace(program, options=(*program.options, *further(program.name)))
+    return Configuration(source=source, program=program, checkpoint=checkpoint, stated=_sorted(source, program)[0])
+
+
+def launch(configuration: Configuration) -> Launch:
+    """What a configuration implies. Raises SpecError with file and line."""
+    source, program, checkpoint = configuration.source, configuration.program, configuration.checkpoint
+    values = configuration.stated
+    _, irrelevant, together, ignored = _sorted(source, program)
     model_said = _model(source, program)
     model = model_said if checkpoint is None else of_config(checkpoint / "config.json", str(checkpoint))
     settings = [(option, *values.get(option.name, (None, option.default))) for option in program.options]
@@ -71,7 +90,7 @@ def _launch(source: Source, program: Program, checkpoint: Path | None) -> Launch
         version=program.version,
         source=program.source,
         model=LaunchModel(name=model.name, architecture=model.architecture, known_by=model.known_by),
-        warnings=(*_releases(source, program, sides), *_warnings(settings, implied), *_of_decisions(decisions)),
+        warnings=(*of_file(source, program, sides), *_warnings(settings, implied), *_of_decisions(decisions)),
         another_model=_another_model(source, model_said, model) if checkpoint else "",
         sides=tuple(sides.values()),
         decisions=tuple(
@@ -85,7 +104,7 @@ def _launch(source: Source, program: Program, checkpoint: Path | None) -> Launch
         notes=tuple(
             LaunchNote(says=note.says, where=str(note.where))
             for note in source.notes
-            if not isinstance(note, Installed)
+            if not isinstance(note, Installed | Hardware)
         ),
         resolved_by=source.resolved_by,
     )
@@ -124,8 +143,8 @@ def _sides(
     return sides
 
 
-Values = Mapping[str, tuple[Entry, Any]]
-"""By an option's own name: where it stands, and its value."""
+Further = Callable[[str], tuple[Option, ...]]
+"""Options of a program, by its name, that are read besides its own."""
 Setting = tuple[Option, Entry | None, Any]
 
 
@@ -173,23 +192,6 @@ def _opened(source: Source, program: Program) -> dict[str, tuple[Entry, Any]]:
         return {}
     value = Unresolved(f"perhaps set by {note.says.partition(' is ')[0].partition(' sets ')[0]}")
     return {name: (Entry(name=name, value=value, where=note.where), value) for name in names}
-
-
-def _releases(source: Source, program: Program, sides: Mapping[str, LaunchSide]) -> Iterator[LaunchWarning]:
-    """Releases that the file starts or installs of what it runs, other than those that were read."""
-    bases = {part.partition("-")[0]: role for role, of_side in sides.items() for part in parts(of_side.profile)}
-    roles = dict.fromkeys((program.name, *program.packages), next(iter(sides)))
-    roles |= {name: role for name, role in bases.items() if name in RELEASES}
-    for note in source.notes:
-        read_release = RELEASES.get(note.package) if isinstance(note, Installed) else None
-        if isinstance(note, Installed) and note.package in roles and not is_release(note.version, str(read_release)):
-            yield LaunchWarning(
-                role=roles[note.package],
-                name="",
-                value=note.says,
-                where=str(note.where),
-                says=f"options, defaults and profiles are read from {note.package} {read_release}",
-            )
 
 
 def _decisions(source: Source, program: Program, resolved: Settings, values: Values) -> list[Decision]:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from moeparity.errors import SpecError
+from moeparity.profiles.launch.knowledge import groups_tokens
 from moeparity.profiles.launch.options import Option, Program
 from moeparity.profiles.launch.reading.resolved import Served
 from moeparity.profiles.launch.source import NULL, Entry, Installed, Source, Unresolved
-from moeparity.profiles.launch.unstated import groups_tokens
 from moeparity.profiles.launch.values import value_of
 
 _FILLED = frozenset({"tokenizer_path", "served_model_name", "page_size", "sampling_defaults", "rank", "local_rank"})

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from moeparity.profiles.launch import server_rules, servers, vllm_unstated
+from moeparity.profiles.launch import server_rules, servers
+from moeparity.profiles.launch.knowledge import listed, unstated
 from moeparity.profiles.launch.megatron_config import precision
 from moeparity.profiles.launch.options import (
     Decision,
@@ -32,7 +33,6 @@ from moeparity.profiles.launch.shared import (
     vllm_tensor_ranks,
 )
 from moeparity.profiles.launch.trainers import divided, temperature
-from moeparity.profiles.launch.unstated import table
 
 _NOT_STATED = "{}: not stated in a profile"
 
@@ -75,28 +75,11 @@ OPENRLHF = Program(
         switch("vllm.enforce_eager", "enforce_eager", on=EAGER, off=COMPILED, role="rollout"),
         *of_environment(servers.VLLM.options),
         number("rollout.temperature", "temperature", implies=temperature, role="rollout"),
-        *table(
-            {
-                "ds.experts_implementation experts_implementation": "which experts' kernel transformers takes",
-                "ds.use_liger_kernel use_liger_kernel": "Liger's kernels in place of transformers'",
-                "ds.load_in_4bit load_in_4bit": "GEMMs of weights in 4 bits",
-                "ds.lora.rank lora_rank": "an adapter is added to each GEMM's output",
-                "ds.ring_attn_size ring_attn_size = 1": "attention is cut along the sequence, and its parts are merged",
-                "ds.deepcompile deepcompile": "kernels are compiled",
-            },
-            role="trainer",
-        ),
-        *table(
-            {
-                "rollout.top_p top_p = 1 1.0": "the sampler's truncation",
-                "vllm.enable_prefix_caching enable_prefix_caching": "keys of a prefix come from another call",
-            },
-            role="rollout",
-        ),
+        *unstated("openrlhf"),
     ),
     model=("actor.model_name_or_path", "pretrain"),
     rules=tuple(embedded(rule, "vllm.", _vllm_of_openrlhf) for rule in server_rules.OF_VLLM),
-    irrelevant=vllm_unstated.VARIABLES,
+    irrelevant=listed("shared", "variables"),
 )
 
 
@@ -210,17 +193,7 @@ TRL = Program(
         *of_environment(servers.VLLM.options),
         number("temperature", implies=temperature, role="rollout"),
         Option(names=(_LOADED,), kind="any", default="none", implies=_loaded, role="trainer", quiet=True),
-        *table(
-            {
-                "use_peft": "an adapter is added to each GEMM's output",
-                "load_in_8bit": "GEMMs of weights in 8 bits",
-                "load_in_4bit": "GEMMs of weights in 4 bits",
-                "quantization_config": "GEMMs of quantised weights",
-                "use_liger_kernel": "Liger's kernels in place of transformers'",
-                "fp16": "autocast to fp16",
-            },
-            role="trainer",
-        ),
+        *unstated("trl"),
     ),
     model=("model_name_or_path",),
     rules=(
@@ -229,5 +202,5 @@ TRL = Program(
         *(embedded(rule, "vllm_", _vllm_of_trl) for rule in server_rules.OF_VLLM),
     ),
     inactive=_of_trl,
-    irrelevant=vllm_unstated.VARIABLES,
+    irrelevant=listed("shared", "variables"),
 )

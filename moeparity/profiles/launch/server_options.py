@@ -49,6 +49,18 @@ def cache_dtype(overlay: str, fp8: Sequence[str]) -> Option:
     return Option(names=("kv_cache_dtype",), kind="word", default="auto", implies=implies, quiet=True)
 
 
+def quantization(profiles: Mapping[str, str]) -> Option:
+    """How a server quantises weights when it loads them; `profiles` has the overlays of some ways."""
+    says = "weights, and activations where the method says so, are quantised: other values, kernels and scales"
+
+    def implies(value: Any) -> Implied:
+        if value in profiles:
+            return Implied(says="weights and activations in fp8", overlay=profiles[value])
+        return Implied(says="as the checkpoint has them" if value == "none" else says, warns=says * (value != "none"))
+
+    return Option(names=("quantization", "q"), kind="word", default="none", implies=implies, quiet=True, null="none")
+
+
 def nodes(value: Any) -> Implied:
     """On how many nodes a server runs."""
     return Implied(says="one node" if value == 1 else f"{value} nodes")

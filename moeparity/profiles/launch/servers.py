@@ -9,10 +9,8 @@ from moeparity.profiles.launch import (
     server_options,
     server_rules,
     server_stages,
-    server_words,
-    sglang_unstated,
-    vllm_unstated,
 )
+from moeparity.profiles.launch.knowledge import listed, options_file, unstated
 from moeparity.profiles.launch.options import Implied, Option, Program, count, switch, word, words
 from moeparity.profiles.launch.reading.grammar import of_parser
 from moeparity.profiles.launch.shared import (
@@ -63,6 +61,7 @@ _VLLM_ALL_TO_ALL = {
 _VLLM_ATTENTION = {
     "auto": Implied(says="FlashAttention 3 on an H100"),
     "FLASH_ATTN": Implied(says="FlashAttention"),
+    "TRITON_ATTN": Implied(says="Triton's attention", overlay="vllm-triton-attention"),
 }
 _VLLM_FLASHINFER_ALL_REDUCE = {
     "auto": Implied(says="FlashInfer's mnnvl with NVSwitch multicast, else vllm-allreduce-norm-trtllm"),
@@ -85,6 +84,7 @@ _VLLM_ARGUMENTS = (
     word("all2all_backend", default="allgather_reducescatter", implies=words(_VLLM_ALL_TO_ALL), choices=_ALL_TO_ALL),
     word("attention_backend", default="auto", implies=words(_VLLM_ATTENTION)),
     server_options.cache_dtype("vllm-fp8-kv", ("fp8", "fp8_e4m3")),
+    server_options.quantization({"fp8_per_block": "vllm-fp8-blocks", "fp8_per_channel": "vllm-fp8-channels"}),
     Option(names=("hf_overrides",), kind="mapping", default={}, implies=server_options.overrides),
     Option(
         names=("compilation_config", "cc"),
@@ -150,22 +150,26 @@ VLLM = Program(
     version="0.33.0",
     source="vllm/engine/arg_utils.py, vllm/config, vllm/envs.py",
     start={"server": "vllm"},
-    options=(*_VLLM_ARGUMENTS, *_VLLM_ENVIRONMENT, *vllm_unstated.ARGUMENTS, *vllm_unstated.ENVIRONMENT),
+    options=(*_VLLM_ARGUMENTS, *_VLLM_ENVIRONMENT, *unstated("vllm")),
     model=("model", "model_tag"),
     rules=(
         *server_rules.OF_VLLM,
         server_rules.stored_quantised("server"),
     ),
-    irrelevant=vllm_unstated.IRRELEVANT,
+    irrelevant=listed("vllm", "irrelevant") | listed("shared", "variables"),
     inactive=lambda settings: server_rules.unsampled(
         settings, "generation_config", str(settings["logprobs_mode"]).startswith("raw")
     ),
     grammar=of_parser(
-        _arguments((*_VLLM_ARGUMENTS, *vllm_unstated.ARGUMENTS), vllm_unstated.IRRELEVANT, server_words.VLLM_ELSEWHERE),
-        switches=server_words.VLLM_SWITCHES,
-        toggles=server_words.VLLM_TOGGLES,
-        several=server_words.VLLM_SEVERAL,
-        short=server_words.VLLM_SHORT,
+        _arguments(
+            (*_VLLM_ARGUMENTS, *unstated("vllm", "arguments")),
+            listed("vllm", "irrelevant"),
+            listed("vllm", "elsewhere"),
+        ),
+        switches=listed("vllm", "switches"),
+        toggles=listed("vllm", "toggles"),
+        several=listed("vllm", "several"),
+        short=listed("vllm", "short"),
         inverse=True,
         dotted=True,
         positional="model",
@@ -189,7 +193,11 @@ VLLM_OF_TRL = replace(
 """TRL hands its options on to `vllm serve`, with log-probabilities of what is sampled from."""
 
 
-_SGLANG_ATTENTION = {"auto": Implied(says="fa3 on an H100"), "fa3": Implied(says="FlashAttention 3")}
+_SGLANG_ATTENTION = {
+    "auto": Implied(says="fa3 on an H100"),
+    "fa3": Implied(says="FlashAttention 3"),
+    "triton": Implied(says="Triton's attention", overlay="sglang-triton-attention"),
+}
 _SGLANG_EXPERTS = {"auto": Implied(says="Triton's experts on an H100"), "triton": _TRITON}
 _SGLANG_ALL_TO_ALL = {
     "none": Implied(says="no all-to-all"),
@@ -274,31 +282,31 @@ SGLANG = Program(
     version="0.5.23",
     source="sglang/srt/arg_groups",
     start={"server": "sglang"},
-    options=(*_SGLANG_KERNELS, *_SGLANG_MODES, *sglang_unstated.ARGUMENTS, *sglang_unstated.ENVIRONMENT),
+    options=(*_SGLANG_KERNELS, *_SGLANG_MODES, *unstated("sglang")),
     model=("model_path", "model"),
     rules=(
         *server_rules.OF_SGLANG,
         server_rules.stored_quantised("server"),
         server_stages.sglang_groups,
     ),
-    irrelevant=sglang_unstated.IRRELEVANT,
+    irrelevant=listed("sglang", "irrelevant") | listed("shared", "variables"),
     inactive=lambda settings: {
         **server_rules.idle_of_sglang("")(settings),
         **server_rules.unsampled(settings, "sampling_defaults", settings[ORIGINAL] is True),
     },
-    gone=server_words.SGLANG_GONE,
+    gone=options_file("sglang").gone,
     grammar=of_parser(
         (
             ("model_path", "model"),
             *_arguments(
-                (*_SGLANG_KERNELS, *_SGLANG_MODES, *sglang_unstated.ARGUMENTS),
-                sglang_unstated.IRRELEVANT - {"model_path", "model"},
-                server_words.SGLANG_ELSEWHERE,
+                (*_SGLANG_KERNELS, *_SGLANG_MODES, *unstated("sglang", "arguments")),
+                listed("sglang", "irrelevant") - {"model_path", "model"},
+                listed("sglang", "elsewhere"),
             ),
         ),
-        switches=server_words.SGLANG_SWITCHES,
-        toggles=server_words.SGLANG_TOGGLES,
-        several=server_words.SGLANG_SEVERAL | server_words.SGLANG_GONE_SEVERAL,
+        switches=listed("sglang", "switches"),
+        toggles=listed("sglang", "toggles"),
+        several=listed("sglang", "several", "several_gone"),
         underscores=False,
         positional="model_path",
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from moeparity.documents.checked import shipped
 from moeparity.plan.spec import reader
 from moeparity.profiles.launch.options import NO_PROFILE, Implied, Placed
 from moeparity.profiles.launch.report import LaunchSide
@@ -106,6 +107,6 @@ def chain(name: str) -> list[str]:
     if name == NO_PROFILE:
         return []
     names = [name]
-    while (base := reader.read_profile(reader.shipped("profiles")[names[-1]]).extends) is not None:
+    while (base := reader.read_profile(shipped("profiles")[names[-1]]).extends) is not None:
         names.append(base)
     return names

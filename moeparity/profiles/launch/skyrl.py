@@ -8,11 +8,10 @@ from typing import Any
 from moeparity.profiles.launch import (
     mbridge,
     megatron_rules,
-    megatron_unstated,
     server_rules,
     servers,
-    vllm_unstated,
 )
+from moeparity.profiles.launch.knowledge import listed, unstated
 from moeparity.profiles.launch.megatron_config import DISPATCHERS, ROUTER_DTYPES, overrides, precision
 from moeparity.profiles.launch.options import (
     Decision,
@@ -42,7 +41,6 @@ from moeparity.profiles.launch.shared import (
     vllm_tensor_ranks,
 )
 from moeparity.profiles.launch.trainers import TRANSFORMERS, temperature, temperatures
-from moeparity.profiles.launch.unstated import table
 
 _VLLM = Implied(says="vLLM", profile="vllm")
 _POLICY, _ENGINE = "trainer.policy.megatron_config.", "generator.inference_engine."
@@ -125,43 +123,6 @@ def _skyrl_provider(settings: Settings) -> Iterator[Decision]:
         yield Decision(role="trainer", implied=router, source=_SKYRL_SOURCE)
 
 
-_CUT = "attention is cut along the sequence, and its parts are merged"
-_TRUNCATED = "the sampler's truncation: log-probabilities are of what remains, a trainer's of all tokens"
-_LORA = "an adapter is added to each GEMM's output"
-_UNSTATED = (
-    *table(
-        {
-            "policy.model.lora.rank": _LORA,
-            "policy.model.fake_int4_qat.enabled": "experts' weights are rounded to an int4 grid",
-            "policy.sequence_parallel_size = 1": _CUT,
-            "policy.use_torch_compile": "kernels are compiled",
-            "policy.model_config_kwargs": "fields of config.json are replaced",
-            "policy.megatron_config.context_parallel_size = 1": _CUT,
-            "policy.megatron_config.moe_enable_routing_replay": "routes are replayed, not chosen",
-            "policy.megatron_config.moe_router_load_balancing_type = none aux_loss seq_aux_loss global_aux_loss": (
-                "the router's choice is changed: other experts than the scores say"
-            ),
-            "fused_lm_head_logprob": "head and log-softmax in one kernel",
-        },
-        prefix="trainer.",
-        role="trainer",
-    ),
-    *table(
-        {
-            "sampling_params.top_p = 1 1.0": _TRUNCATED,
-            "sampling_params.top_k = -1": _TRUNCATED,
-            "sampling_params.min_p": _TRUNCATED,
-            "sampling_params.repetition_penalty = 1 1.0": "logits of tokens that occurred are changed",
-            "inference_engine.speculative_config": "speculative decoding: tokens are verified several at a time",
-            "inference_engine.external_server_urls": "its servers are started elsewhere, with options not here",
-            "inference_engine.enable_pd": "prompts and decodes run on servers of their own",
-        },
-        prefix="generator.",
-        role="rollout",
-    ),
-)
-
-
 SKYRL = Program(
     name="skyrl",
     engine="SkyRL",
@@ -197,7 +158,7 @@ SKYRL = Program(
         ),
         *overrides(_KWARGS),
         stages(f"{_POLICY}pipeline_model_parallel_size", role="trainer"),
-        *_UNSTATED,
+        *unstated("skyrl"),
         stages(f"{_ENGINE}pipeline_parallel_size", division="vllm", role="rollout"),
         count(f"{_ENGINE}data_parallel_size", implies=_replicas, role="rollout", quiet=True),
         # The engine comes before the environment, which makes another profile of it.
@@ -210,7 +171,7 @@ SKYRL = Program(
             role="rollout",
         ),
         *of_environment((*servers.VLLM.options, *servers.SGLANG.options)),
-        *megatron_unstated.ENVIRONMENT,
+        *unstated("megatron", "environment"),
         *(option for option in prefixed(servers.VLLM.options, _INIT) if not option.name.endswith("logprobs_mode")),
         vllm_tensor_ranks(
             f"{_ENGINE}tensor_parallel_size", "generator.inference_engine_tensor_parallel_size", role="rollout"
@@ -256,7 +217,7 @@ SKYRL = Program(
         server_rules.stored_quantised("rollout"),
     ),
     inactive=_of_skyrl,
-    irrelevant=vllm_unstated.VARIABLES
+    irrelevant=listed("shared", "variables")
     | {f"{_INIT}{name}" for name in servers.VLLM.irrelevant}
     | {"trainer.policy.model.path", "data.", "environment.", "trainer.run_name"},
 )

@@ -10,10 +10,9 @@ from moeparity.profiles.launch import (
     megatron,
     megatron_rules,
     megatron_stages,
-    megatron_words,
     server_rules,
-    server_words,
 )
+from moeparity.profiles.launch.knowledge import listed, unstated
 from moeparity.profiles.launch.megatron_config import DISPATCHERS, precision
 from moeparity.profiles.launch.options import (
     UNKNOWN,
@@ -35,68 +34,10 @@ from moeparity.profiles.launch.reading.grammar import Grammar, of_parser
 from moeparity.profiles.launch.servers import SGLANG
 from moeparity.profiles.launch.shared import ORIGINAL
 from moeparity.profiles.launch.trainers import divided, temperature
-from moeparity.profiles.launch.unstated import table
 
 _SOURCE = "slime 624b824a89, slime/backends/sglang_utils/arguments.py validate_args"
-_TAKEN_NAMES = """
-model_path model config trust_remote_code random_seed enable_memory_saver tp_size tp tensor_parallel_size port nnodes
-node_rank dist_init_addr gpu_id_step base_gpu_id nccl_port skip_server_warmup enable_return_routed_experts
-"""
-_TAKEN = frozenset(_TAKEN_NAMES.split())
+_TAKEN = listed("slime", "taken")
 """SGLang's options that slime sets itself, and passes over where they are given."""
-_ELSEWHERE = "options are read from there, over those of the command line"
-_OWN_CODE = "code of one's own"
-_DEEPGEMM = "GEMMs of quantised weights and activations, by DeepGEMM"
-_REPLAYED = "routes are replayed, not chosen"
-_TRUNCATED = "the sampler's truncation, where returned log-probabilities are of what remains"
-_UNSTATED = (
-    *table(
-        {
-            "qwen_gdn_backend = fla": "which kernels run gated delta nets",
-            "train_env_vars": "environment variables of the trainer",
-            "allgather_cp": "attention is cut along the sequence",
-            "custom_model_provider_path": _OWN_CODE,
-            "custom_megatron_init_path": _OWN_CODE,
-            "custom_megatron_before_log_prob_hook_path": _OWN_CODE,
-            "custom_config_path": _ELSEWHERE,
-            "megatron_config_path": _ELSEWHERE,
-            "use_routing_replay": _REPLAYED,
-            "use_rollout_routing_replay": _REPLAYED,
-            "megatron_deepgemm_forward_layers": _DEEPGEMM,
-            "megatron_deepgemm_forward_modules": _DEEPGEMM,
-            "megatron_deepgemm_moe_forward_layers": _DEEPGEMM,
-            "megatron_deepgemm_moe_forward_modules": _DEEPGEMM,
-        },
-        role="trainer",
-    ),
-    *table(
-        {
-            "rollout_top_p = 1 1.0": _TRUNCATED,
-            "rollout_top_k = -1": _TRUNCATED,
-            "custom_generate_function_path": _OWN_CODE,
-            "sglang_config": _ELSEWHERE,
-            "prefill_num_servers": "prompts and decodes run on servers of their own",
-            "rollout_external_engine_addrs": "its servers are started elsewhere, with options that are not here",
-        },
-        role="rollout",
-    ),
-)
-_SWITCHES = """
-colocate offload release_train update_weight_disk_keep_files recompute_loss_function freeze_indexer allgather_cp
-rollout_skip_special_tokens rollout_shuffle partial_rollout mask_offpolicy_in_partial_rollout keep_old_actor
-use_fault_tolerance disable_rollout_global_dataset apply_chat_template balance_data balance_by_flops
-use_dynamic_batch_size skip_eval_before_train disable_compute_advantages_and_returns use_kl_loss use_unbiased_kl
-normalize_advantages disable_grpo_std_normalization disable_rewards_normalization use_rollout_entropy
-get_mismatch_metrics reset_optimizer_states use_stateless_adam use_rollout_logprobs use_tis use_routing_replay
-use_rollout_routing_replay use_opsm use_opd use_wandb disable_wandb_random_suffix wandb_always_use_train_step
-log_multi_turn log_passrate log_correct_samples use_tensorboard check_weight_update_equal use_distributed_post group_rm
-enable_mtp_training ci_test ci_disable_kl_checker debug_rollout_only debug_train_only
-"""
-_SEVERAL = """
-only_train_params_name_list freeze_params_name_list rollout_stop rollout_stop_token_ids rollout_external_engine_addrs
-eval_prompt_data profile_target megatron_deepgemm_forward_layers megatron_deepgemm_forward_modules
-megatron_deepgemm_moe_forward_layers megatron_deepgemm_moe_forward_modules
-"""
 _DISPATCHERS = {
     **DISPATCHERS,
     "allgather": replace(DISPATCHERS["alltoall"], says=f"slime takes alltoall: {DISPATCHERS['alltoall'].says}"),
@@ -168,8 +109,8 @@ _OPTIONS = (
     switch("fp16", on=precision("fp16"), off=Implied(says="bf16"), role="trainer"),
     *megatron.arguments("alltoall", _DISPATCHERS),
     number("rollout_temperature", implies=temperature, role="rollout"),
-    *megatron.unstated(),
-    *_UNSTATED,
+    *megatron.of_no_profile(),
+    *unstated("slime"),
     *_rollout(),
 )
 _OF_SGLANG = frozenset(f"sglang_{name}" for name in SGLANG.irrelevant - _TAKEN) - {
@@ -178,23 +119,18 @@ _OF_SGLANG = frozenset(f"sglang_{name}" for name in SGLANG.irrelevant - _TAKEN) 
 }
 
 
-def _prefixed(names: frozenset[str]) -> frozenset[str]:
-    return frozenset(f"sglang_{name}" for name in names - _TAKEN)
+def _of_sglang(*lists: str) -> frozenset[str]:
+    return frozenset(f"sglang_{name}" for name in listed("sglang", *lists) - _TAKEN)
 
 
 def _grammar() -> Grammar:
     """Its parsers: Megatron-LM's, which takes no option shortened, and SGLang's, which does."""
-    shortest = _OF_SGLANG - _prefixed(server_words.SGLANG_ELSEWHERE)
+    shortest = _OF_SGLANG - _of_sglang("elsewhere")
     return of_parser(
         megatron.synonyms(_OPTIONS, megatron.IRRELEVANT | shortest | {"hf_checkpoint"}),
-        switches=frozenset(_SWITCHES.split())
-        | megatron_words.SWITCHES
-        | megatron_words.TOGGLES
-        | _prefixed(server_words.SGLANG_SWITCHES),
-        toggles=_prefixed(server_words.SGLANG_TOGGLES),
-        several=frozenset(_SEVERAL.split())
-        | megatron_words.SEVERAL
-        | _prefixed(server_words.SGLANG_SEVERAL | server_words.SGLANG_GONE_SEVERAL),
+        switches=listed("slime", "switches") | listed("megatron", "switches", "toggles") | _of_sglang("switches"),
+        toggles=_of_sglang("toggles"),
+        several=listed("slime", "several") | listed("megatron", "several") | _of_sglang("several", "several_gone"),
         shortened=("--sglang-",),
         underscores=False,
     )

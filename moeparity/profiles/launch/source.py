@@ -67,6 +67,13 @@ class Installed(Note):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware(Note):
+    """What a file says of the hardware on which its program runs, where that is no NVIDIA GPU."""
+
+    device: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """What a file gives to one program: options, environment variables, and the words of its command (none for a
     mapping).

@@ -8,12 +8,10 @@ from typing import Any
 from moeparity.profiles.launch import (
     mbridge,
     megatron_rules,
-    megatron_unstated,
     server_rules,
     servers,
-    trainers_unstated,
-    vllm_unstated,
 )
+from moeparity.profiles.launch.knowledge import listed, unstated
 from moeparity.profiles.launch.options import (
     Implied,
     Program,
@@ -156,12 +154,12 @@ VERL = Program(
         *mbridge.switches(_MEGATRON_ACTOR),
         sequence_parallel(_MEGATRON_ACTOR, default=True),
         *megatron_rules.modelled(_FIELDS, permute=False, rope=False, router="none"),
-        *megatron_unstated.fields(_FIELDS),
-        *trainers_unstated.VERL,
+        *unstated("megatron", "fields", below=_FIELDS),
+        *unstated("verl"),
         *prefixed(servers.VLLM.options, _VLLM_KWARGS),
         *prefixed(servers.SGLANG.options, _SGLANG_KWARGS),
         *of_environment((*servers.VLLM.options, *servers.SGLANG.options)),
-        *megatron_unstated.ENVIRONMENT,
+        *unstated("megatron", "environment"),
     ),
     model=(f"{_MODEL}path",),
     rules=(
@@ -180,9 +178,9 @@ VERL = Program(
         *(embedded(rule, _SGLANG_KWARGS, _sglang_of_verl) for rule in server_rules.OF_SGLANG),
         server_rules.stored_quantised("rollout"),
     ),
-    irrelevant=trainers_unstated.OF_VERL
-    | megatron_unstated.irrelevant(_FIELDS)
-    | vllm_unstated.IRRELEVANT
+    irrelevant=listed("verl", "irrelevant")
+    | {f"{_FIELDS}{name}" for name in listed("megatron", "fields")}
+    | servers.VLLM.irrelevant
     | {f"{_VLLM_KWARGS}{name}" for name in servers.VLLM.irrelevant}
     | {f"{_SGLANG_KWARGS}{name}" for name in servers.SGLANG.irrelevant},
     inactive=_of_verl,

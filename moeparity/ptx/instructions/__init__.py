@@ -14,6 +14,7 @@ from moeparity.ptx.instructions import (
     predicates,
     refused,
     tensor_cores,
+    warp_groups,
     warps,
 )
 
@@ -31,5 +32,6 @@ __all__ = [
     "predicates",
     "refused",
     "tensor_cores",
+    "warp_groups",
     "warps",
 ]

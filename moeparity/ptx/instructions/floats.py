@@ -73,7 +73,7 @@ def _(opcode: Opcode) -> Operation:
 def approximation(opcode: Opcode) -> Operation:
     """What the one table of approximate instructions has of this name, `.ftz` around it as written."""
     name = ".".join(part for part in opcode.text.split(".") if part != "ftz")
-    function = opcode.approximations.get(name)
+    function = opcode.approximations.get(opcode.text, opcode.approximations.get(name))
     if function is None:
         raise opcode.unknown(f"the table of approximate instructions has no `{name}`")
     type_ = opcode.types[0]
@@ -96,14 +96,14 @@ def _of_other_types(opcode: Opcode) -> Operation | None:
     return half_arithmetic(opcode) if type_ in HALVES else None
 
 
-@declare("min", "max", modifiers="ftz NaN xorsign abs")
+@declare("min", "max", modifiers="ftz NaN xorsign abs relu")
 def _(opcode: Opcode) -> Operation:
     of_other_types = _of_other_types(opcode)
     if of_other_types is not None:
         return of_other_types
     type_ = opcode.type_of(FLOATS)
-    if opcode.modifiers & {"xorsign", "abs"}:
-        raise opcode.unknown("`.xorsign.abs` is not built")
+    if opcode.modifiers & {"xorsign", "abs", "relu"}:
+        raise opcode.unknown("`.xorsign.abs` is not built, and `.relu` is of integers")
     choose = arithmetic.smaller if opcode.root == "min" else arithmetic.larger
 
     def compute(a: Array, b: Array) -> Array:

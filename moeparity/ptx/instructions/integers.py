@@ -20,7 +20,8 @@ def integer_arithmetic(opcode: Opcode) -> Operation:
     root = opcode.root
     if root in {"mul", "mad"}:
         return _product(opcode, type_)
-    if opcode.modifiers - {"sat"} or (opcode.modifiers and type_ != "s32"):
+    form = "relu" if root in {"min", "max"} else "sat"
+    if opcode.modifiers - {form} or (opcode.modifiers and type_ != "s32"):
         raise opcode.unknown("an integer has no such form of it")
     if root in {"neg", "abs"}:
         return Operation(results=(type_,), sources=(type_,), compute=np.negative if root == "neg" else np.abs)
@@ -29,10 +30,14 @@ def integer_arithmetic(opcode: Opcode) -> Operation:
         "sub": _saturating(np.subtract) if opcode.has("sat") else np.subtract,
         "div": _quotient,
         "rem": _remainder,
-        "min": np.minimum,
-        "max": np.maximum,
+        "min": _not_negative(np.minimum) if opcode.has("relu") else np.minimum,
+        "max": _not_negative(np.maximum) if opcode.has("relu") else np.maximum,
     }[root]
     return Operation(results=(type_,), sources=(type_, type_), compute=compute)
+
+
+def _not_negative(operate: np.ufunc) -> Callable[[Array, Array], Array]:
+    return lambda a, b: np.maximum(operate(a, b), 0)
 
 
 def _product(opcode: Opcode, type_: str) -> Operation:

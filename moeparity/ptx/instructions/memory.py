@@ -116,7 +116,7 @@ def _(opcode: Opcode) -> Operation:
     return nothing()
 
 
-@declare("fence", modifiers="sc acq_rel acquire release cta cluster gpu sys")
+@declare("fence", modifiers="sc acq_rel acquire release cta cluster gpu sys proxy async shared::cta")
 def _(opcode: Opcode) -> Operation:
     return nothing()
 

@@ -1,10 +1,12 @@
-"""What is known and refused by name: instructions of tensor cores other than `mma`, and machinery around them."""
+"""What is known and refused by name: instructions of tensor cores other than `mma` and `wgmma`, and machinery around
+them.
+"""
 
 from __future__ import annotations
 
 from moeparity.ptx.table import DECLARATIONS, Declaration, Opcode, Operation, UnknownInstruction
 
-_TENSOR = ("wmma", "wgmma", "tcgen05", "movmatrix")
+_TENSOR = ("wmma", "tcgen05", "movmatrix")
 _OTHER = {
     "mbarrier": "asynchronous barriers are not built",
     "tex": "textures are not built",
@@ -17,8 +19,8 @@ _OTHER = {
 
 def _tensor(opcode: Opcode) -> Operation:
     raise UnknownInstruction(
-        f"Line {opcode.statement.line}: `{opcode.text}` runs on tensor cores. Of their instructions only `mma` of "
-        "16-bit numbers is built."
+        f"Line {opcode.statement.line}: `{opcode.text}` runs on tensor cores. Of their instructions `mma` of "
+        "16-bit numbers and `wgmma` are built."
     )
 
 

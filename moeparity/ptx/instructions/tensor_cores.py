@@ -22,7 +22,7 @@ from moeparity.ptx.threads import Lanes
 _SHAPES = {"m16n8k16": 16, "m16n8k8": 8}
 _INPUTS = {"f16": ("fp16", torch.float16), "bf16": ("bf16", torch.bfloat16)}
 _LANE = np.arange(WARP)
-_ROW, _PAIR = _LANE // 4, _LANE % 4 * 2
+ROW, PAIR = _LANE // 4, _LANE % 4 * 2
 
 
 @declare("mma", modifiers="sync aligned row col m16n8k16 m16n8k8")
@@ -33,18 +33,18 @@ def _(opcode: Opcode) -> Operation:
     format_ = opcode.types[1]
     if format_ not in _INPUTS or opcode.types[2] != format_:
         raise opcode.unknown(f"factors known: {', '.join(_INPUTS)}")
-    arithmetic = _arithmetic(opcode, _INPUTS[format_][0])
+    arithmetic = arithmetic_of(opcode, _INPUTS[format_][0], "mma")
     words = k // 4
 
     def compute(lanes: Lanes, *registers: Array) -> Any:
         warps = np.unique(lanes.index // WARP)
-        values = [_by_warp(lanes, value, warps) for value in registers]
-        a = _halves(values[:words], np.zeros((warps.size, 16, k), np.uint16), _a_places(k), (0, 1))
-        b = _halves(values[words : words + k // 8], np.zeros((warps.size, k, 8), np.uint16), _b_places(k), (1, 0))
+        values = [by_warp(lanes, value, warps) for value in registers]
+        a = halves(values[:words], np.zeros((warps.size, 16, k), np.uint16), a_places(k), (0, 1))
+        b = halves(values[words : words + k // 8], np.zeros((warps.size, k, 8), np.uint16), _b_places(k), (1, 0))
         c = np.zeros((warps.size, 16, 8), np.float32)
         for (rows, columns), value in zip(_c_places(), values[words + k // 8 :], strict=True):
             c[:, rows, columns] = value
-        d = _product(arithmetic, a, b, c, _INPUTS[format_][1])
+        d = product(arithmetic, a, b, c, _INPUTS[format_][1])
         at = np.searchsorted(warps, lanes.index // WARP), lanes.index % WARP
         return tuple(d[:, rows, columns][at] for rows, columns in _c_places())
 
@@ -54,36 +54,37 @@ def _(opcode: Opcode) -> Operation:
     )  # fmt: skip
 
 
-def _arithmetic(opcode: Opcode, format_: str) -> Instruction:
+def arithmetic_of(opcode: Opcode, format_: str, unit: str) -> Instruction:
+    """That of the file's architecture for factors of a format. Raises UnknownInstruction."""
     try:
-        return instruction(re.sub(r"[a-z]+$", "", opcode.target), format_, unit="mma")
+        return instruction(re.sub(r"[a-z]+$", "", opcode.target), format_, unit=unit)
     except ValueError as error:
         raise opcode.unknown(str(error).removesuffix(".")) from None
 
 
-def _by_warp(lanes: Lanes, value: Array, warps: Array) -> Array:
+def by_warp(lanes: Lanes, value: Array, warps: Array) -> Array:
     """Of each warp's 32 threads [warps, 32]."""
     everybody = np.zeros(lanes.machine.lanes, value.dtype)
     everybody[lanes.index] = value
     return np.asarray(everybody.reshape(-1, WARP)[warps])
 
 
-def _a_places(k: int) -> list[tuple[Array, Array]]:
+def a_places(k: int) -> list[tuple[Array, Array]]:
     """Of each register, row and column of its lower number in a [16, k]; the upper one is in the next column."""
-    return [(_ROW + 8 * (register % 2), _PAIR + 8 * (register // 2)) for register in range(k // 4)]
+    return [(ROW + 8 * (register % 2), PAIR + 8 * (register // 2)) for register in range(k // 4)]
 
 
 def _b_places(k: int) -> list[tuple[Array, Array]]:
     """Of each register, row and column of its lower number in b [k, 8]; the upper one is in the next row."""
-    return [(_PAIR + 8 * register, _ROW) for register in range(k // 8)]
+    return [(PAIR + 8 * register, ROW) for register in range(k // 8)]
 
 
 def _c_places() -> list[tuple[Array, Array]]:
     """Of each register, row and column in c [16, 8]."""
-    return [(_ROW + 8 * (register // 2), _PAIR + register % 2) for register in range(4)]
+    return [(ROW + 8 * (register // 2), PAIR + register % 2) for register in range(4)]
 
 
-def _halves(values: list[Array], numbers: Array, places: list[tuple[Array, Array]], step: tuple[int, int]) -> Array:
+def halves(values: list[Array], numbers: Array, places: list[tuple[Array, Array]], step: tuple[int, int]) -> Array:
     """Enters into numbers [warps, rows, columns] the two of each register, the upper one a step further."""
     for (rows, columns), value in zip(places, values, strict=True):
         numbers[:, rows, columns] = value & 0xFFFF
@@ -91,8 +92,9 @@ def _halves(values: list[Array], numbers: Array, places: list[tuple[Array, Array
     return numbers
 
 
-def _product(arithmetic: Instruction, a: Array, b: Array, c: Array, dtype: torch.dtype) -> Array:
-    left, right = (torch.from_numpy(x.view(np.int16)).view(dtype) for x in (a, b))
+def product(arithmetic: Instruction, a: Array, b: Array, c: Array, dtype: torch.dtype) -> Array:
+    """c + a @ b of bits [warps, M, K] and [warps, K, N]."""
+    left, right = (torch.from_numpy(np.ascontiguousarray(x)).view(dtype) for x in (a, b))
     # A step that takes more products than the instruction has adds zeros.
     missing = -left.shape[-1] % arithmetic.span
     left = torch.nn.functional.pad(left, (0, missing))

@@ -82,7 +82,7 @@ def test_logits_below_their_own_rounding(tmp_path: Path) -> None:
     report = run(tmp_path, ids(), change)
     assert report.verdict.status == "inconclusive"
     assert report.degeneracy.flat == report.degeneracy.scored_tokens == 26 * 4
-    assert "by less than one of their own roundings" in report.verdict.reason
+    assert "by less than one ulp" in report.verdict.reason
 
 
 def test_the_same_sequences_again_are_counted_once(tmp_path: Path) -> None:

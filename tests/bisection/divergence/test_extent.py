@@ -26,7 +26,7 @@ def seen_at(
 ) -> NodeView:
     """One micro-batch of four sequences, of which both sides read the same."""
 
-    axis = OPS[op].token_axis
+    axis = OPS[op].tokens.axis
     cut = grid(ours[0].shape[axis + (partials[0] > 1)], 0, *WAVE)
 
     def blocks(values: Sequence[Tensor], identity: int, parts: int) -> tuple[list[Block], ...]:

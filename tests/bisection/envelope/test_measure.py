@@ -76,7 +76,7 @@ def test_a_candidate_that_rounds_less_lies_inside_one_way_only(tmp_path: Path, q
     fine = {"set": {"layers[*].moe.combine:accumulate": "fp32", "layers[*].moe.combine:output": "bf16"}}
     section = envelope(report(tmp_path, qwen3_moe, coarse, fine))
     assert {node.verdict for node in section.nodes} == {"one_sided"}
-    assert section.reading[1] == "3 of 3 nodes with a band differ by more than an order."
+    assert section.reading[1] == "3 of 3 nodes with a band differ by more than orders explain."
 
 
 def test_ranks_in_another_order_are_inside(tmp_path: Path, deepseek_v3: Path) -> None:

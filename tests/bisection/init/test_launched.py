@@ -84,10 +84,10 @@ def test_every_value_taken_or_left_is_a_comment_with_its_line(folder: Path) -> N
         "train.yaml:3: policy.precision bfloat16: dtype bf16",
         "train.yaml:7: policy.megatron_cfg.tensor_model_parallel_size 2: placement tensor 2",
         "train.yaml:10: policy.megatron_cfg.moe_router_dtype fp64: with Megatron-LM: gate:inputs",
-        "train.yaml:2: left policy.model_name: it names the model",
+        "train.yaml:2: policy.model_name is left out: it names the model",
         "server.sh:1: tp_size 2: placement tensor 2",
-        "server.sh:2: left mem_fraction_static: it changes no log-probability",
-        "server.sh:2: left foo: it was not looked at",
+        "server.sh:2: mem_fraction_static is left out: it changes no log-probability",
+        "server.sh:2: foo is left out: it was not looked at",
     ):
         assert line in text
 
@@ -96,10 +96,12 @@ def test_warnings_stand_at_the_top_and_are_printed(folder: Path) -> None:
     done = inside("init", QUICKSTART, "--server", "vllm.sh", "--trainer", "train.yaml", cwd=folder)
     assert done.returncode == 0, done.stderr
     words = " ".join(done.stdout.split())
-    assert "warning: no profile has it: server: quantization fp8: weights, and activations" in words
+    assert "warning: no profile covers it: server: quantization fp8: weights, and activations" in words
     assert "(vllm.sh:1)" in words
     top = (folder / "recipe.yaml").read_text("utf-8").partition("kind: recipe")[0]
-    assert "# WARNING: decides numerics and no profile has it; nothing is put in its place:\n" in top
+    assert (
+        "# WARNING: these options decide numerics, and no profile covers them; nothing is put in their place:\n" in top
+    )
     assert "quantization fp8" in top
     # The checkpoint is a small one of the same class.
     assert (

@@ -104,6 +104,12 @@ def test_what_cannot_be_mined(recipe: Path, tmp_path: Path, qwen3: Path) -> None
     dense = write_recipe(tmp_path, qwen3, {"input_ids": random_tokens(2, 8) % 301}, {}, {})
     with pytest.raises(MoeparityError, match="qwen3 has no router, so nothing can flip"):
         mine(dense, Request(file=same, top=2), device="cpu")
+    updates = {"schedule": {"decode": {"from": 4}, "updates": {"at": 5}}}
+    versions = [[{"name": "weights-scaled", "values": {"factor": 0.9}}]]
+    ids = {"input_ids": random_tokens(2, 8) % 301}
+    across = write_recipe(tmp_path, qwen3, ids, {}, updates, earlier=versions)
+    with pytest.raises(MoeparityError, match="the weights change under this recipe's sequences"):
+        mine(across, Request(file=same, top=2), device="cpu")
     with pytest.raises(MoeparityError, match="no such token file"):
         mine(recipe, Request(file=tmp_path / "none.jsonl", top=2), device="cpu")
 

@@ -42,7 +42,7 @@ def planted(
         (ROUTER, {"scale": 1.7}),
         (ROUTER, {"renormalize_eps": 0.02, "scores": "bf16"}),
         (ATTEND, {"scores": "fp32"}),
-        (ATTEND, {"scores": "fp32", "probabilities": "fp32"}),
+        (ATTEND, {"scores": "fp32", "probabilities": "fp16"}),
         (ATTEND, {"implementation": "flash", "kv_block": 5}),
         (GATE, {"splits": 2, "split": "bf16"}),
         (GATE, {"splits": 13, "split": "fp16"}),

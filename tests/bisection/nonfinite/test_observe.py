@@ -24,7 +24,7 @@ def node_called(name: str, op: str = "add") -> Node:
 
 def seen_at(where: Node, value: Tensor, *, first: int = 0, partials: int = 1, ids: Tensor | None = None) -> NodeView:
     rows = (first, first + len(value))
-    axis = where.op.token_axis + (partials > 1)
+    axis = where.op.tokens.axis + (partials > 1)
     cut = grid(value.shape[axis], *dict.fromkeys((0, *rows)))
     read = ([block(value, first, [0], cut)], [] if ids is None else [block(ids, first, [0], cut)], None)
     blocks = ([block(value, first, [0], cut, partials=partials, axis=axis)],)

@@ -44,5 +44,5 @@ def test_an_eps_that_rests_in_the_reference_rests_in_the_oracle(qwen3_moe: Path)
         plan=bind(model.graph, load_profile("hf-eager", where), "bf16", settings), schedule=ScheduleSettings(batch=3)
     )
     oracle = oracle_side(reference, load_profile(ORACLE, where), model.dtype)
-    routers = [node for node in model.graph.nodes if node.op.routes]
+    routers = [node for node in model.graph.nodes if node.op.role.routes]
     assert [oracle.plan.active(node).get("renormalize_eps") for node in routers] == [0.5, None, 0.5]

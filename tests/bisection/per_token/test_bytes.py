@@ -39,7 +39,7 @@ def test_what_is_kept_of_each_token_is_counted(tmp_path: Path, qwen3_moe: Path) 
     sections = [observed.sections["flips"], observed.sections["per_token"]]
     size = sum(tensor.nbytes for tensor in tensors(sections) if tensor.numel() >= 6 * 50)
     most = bytes_per_token(plan) * 6 * 50
-    layers = sum(node.op.routes for node in plan.model.graph.nodes)
+    layers = sum(node.op.role.routes for node in plan.model.graph.nodes)
     # The maps of all layers, and five numbers of each token, are there whatever flips.
     assert 6 * 50 * (9 * layers + 20) <= size <= most
     later = observe(plan, [], first=False)

@@ -54,11 +54,20 @@ def test_every_flip_has_its_experts_and_its_cut(tokens: PerToken) -> None:
     assert (tokens.margin[at] <= 2 * tokens.perturbation[at]).all()
 
 
+def test_the_file_has_the_parts_across_updates_where_weights_change(
+    drawn_report: Report, tokens: PerToken, tmp_path: Path
+) -> None:
+    parts = np.arange(4 * tokens.k3.size, dtype=np.float64).reshape(4, *tokens.k3.shape)
+    path = tmp_path / "tokens.safetensors"
+    write_per_token(replace(drawn_report, per_token=replace(tokens, update_parts=parts)), path)
+    assert load_file(path)["update_parts"].tobytes() == parts.tobytes()
+
+
 def test_the_file_holds_all_but_the_prompts(drawn_report: Report, tokens: PerToken, tmp_path: Path) -> None:
     path = tmp_path / "tokens.safetensors"
     write_per_token(drawn_report, path)
     arrays = load_file(path)
-    assert arrays.keys() == {field.name for field in fields(tokens)} - {"input_ids", "pieces"}
+    assert arrays.keys() == {field.name for field in fields(tokens)} - {"input_ids", "pieces", "update_parts"}
     for name, array in arrays.items():
         assert array.tobytes() == getattr(tokens, name).tobytes(), name
     with safe_open(path, "np") as file:

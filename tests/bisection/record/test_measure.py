@@ -134,7 +134,7 @@ def test_a_record_that_contradicts_both_sides_is_said_above_the_rest(side_passes
     assert report.recorded.logprobs[1].k3 > 1
     opening, _, rest = on_screen(report, 400).partition("\nRun\n")
     assert opening.startswith("INCONCLUSIVE")
-    assert "it is two simulations that agree" in opening.splitlines()[0]
+    assert "only two simulations agree" in opening.splitlines()[0]
     lines = rest.splitlines()
     metrics = lines.index("Metrics")
     record = next(i for i, line in enumerate(lines) if line.startswith("  NOT REPRODUCED"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from moeparity.bisection.options import Options
 from moeparity.bisection.prepare import prepare
 from moeparity.bisection.replay.data import Replay
 from moeparity.bisection.report import Report
-from moeparity.engine.routes import IDS, ORDER, REPLAYED, WEIGHTS
+from moeparity.engine.routes import IDS, LOGITS, ORDER, REPLAYED, WEIGHTS
 from tests.engine.test_functions import recipe_with
 from tests.planted.places import random_tokens, write_recipe
 
@@ -45,13 +46,29 @@ def test_a_fault_in_the_routers_is_gone_once_their_routes_are(
 ) -> None:
     settings = {"layers[-1].moe.router:scores": "bf16"}
     replay = ladder(bisect(recipe(tmp_path, request.getfixturevalue(name), settings), device="cpu", options=ON))
-    assert [rung.forced for rung in replay.rungs] == ["natural", IDS, WEIGHTS, ORDER]
-    natural, ids, _, order = replay.rungs
+    assert [rung.forced for rung in replay.rungs] == ["natural", IDS, WEIGHTS, ORDER, LOGITS]
+    natural, ids, _, order, logits = replay.rungs
     assert natural.kl > 0
     assert (order.kl, order.k3, order.max_abs_delta, order.exact) == (0.0, 0.0, 0.0, True)
     assert (order.set_flips, order.slot_flips) == (0.0, 0.0)
     assert ids.set_flips == 0.0
-    assert "Then every bit of the logits is the reference's" in replay.reading[-1]
+    assert "Then every bit of the logits is the reference's" in replay.reading[-2]
+    # Its own routers are at fault, so that the reference's logits buy nothing but what layers above change in them.
+    assert (logits.kl, logits.set_flips) == (natural.kl, natural.set_flips)
+    assert "KL stays as it is: the routers' own numerics decide" in replay.reading[-1]
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe", "deepseek_v3"])
+def test_routers_without_a_fault_make_the_reference_s_routes_of_its_logits(
+    request: pytest.FixtureRequest, tmp_path: Path, name: str
+) -> None:
+    settings = {"layers[*].attention.rope:products": "fp32", "layers[*].moe.gate:output": "fp32"}
+    path = recipe(tmp_path, request.getfixturevalue(name), settings, micro_batch=2)
+    *_, order, logits = ladder(bisect(path, device="cpu", options=ON)).rungs
+    assert logits.kl_change_low != 0
+    assert replace(logits, forced=ORDER, kl_change_low=0.0, kl_change_high=0.0) == replace(
+        order, kl_change_low=0.0, kl_change_high=0.0
+    )
 
 
 def test_what_is_forced_is_what_the_oracle_of_mixtures_forces(tmp_path: Path, qwen3_moe: Path) -> None:
@@ -61,10 +78,10 @@ def test_what_is_forced_is_what_the_oracle_of_mixtures_forces(tmp_path: Path, qw
     assert replay.rungs[0].set_flips > 0
     assert replay.rungs[0].kl == report.metrics.kl
     assert replay.rungs[0].k3 == report.metrics.k3
-    assert all(rung.set_flips == 0 for rung in replay.rungs[1:])
+    assert all(rung.set_flips == 0 for rung in replay.rungs[1:4])
     plan = prepare(path, device="cpu", options=ON)
     names = [toggle.name for toggle in plan.toggles]
-    for choice, rung in zip(REPLAYED, replay.rungs[1:], strict=True):
+    for choice, rung in zip(REPLAYED, replay.rungs[1:4], strict=True):
         whole = Mixtures(plan, routes=choice)([frozenset(names)])[frozenset(names)]
         assert (whole.value, whole.k3) == (rung.kl, rung.k3)
     forced = Mixtures(plan, routes=IDS)([frozenset({name}) for name in names])

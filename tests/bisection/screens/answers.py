@@ -167,7 +167,7 @@ SUMMARIES: Mapping[str, Report] = {
         Blame(kind="undecided", parts=(part(A, 0.6),), fix=EVERY), verdict=OPEN, synthetic=True
     ),
     "not decided, what would decide is known": summary(
-        Blame(kind="undecided", would_decide="about 111 such are needed", fix=EVERY), verdict=LONE
+        Blame(kind="undecided", would_decide="about 111 such sequences are needed", fix=EVERY), verdict=LONE
     ),
     "two offset each other": summary(
         Blame(kind="offset", named=(A, B), fix=Fix(toggles=(A, B))), toggles=(*ACTING, FUNCTION)

@@ -15,14 +15,17 @@ from moeparity.bisection.shares.reading import fix_reading, share_reading
 from moeparity.bisection.toggles.data import LeftOut, Offset, Swap, ToggleResult
 from moeparity.bisection.toggles.show import reading
 from moeparity.bisection.tokens.data import ClassMetrics
+from moeparity.bisection.updates.data import Lagging, StaleKeys, UpdatePart, Updates
+from moeparity.bisection.updates.show import updates_reading
 from moeparity.evidence.explain.report import NumberRange
 from moeparity.search.contrast import Bounds
-from moeparity.search.fixes import Fixes, fix_sets, keep
+from moeparity.search.fixes import Fixes, fix_sets, may_stay
 from moeparity.search.interactions import interactions
 from moeparity.search.judged_apart import judged_apart
 from moeparity.search.memo import Mixture
 from moeparity.search.tree import Group
 from moeparity.search.waterfall import Waterfall, waterfall
+from tests.bisection.floor.test_show import interval
 from tests.bisection.nearest.test_show import answer, match
 from tests.bisection.reports import REPORT, fill
 from tests.bisection.shares import test_show as shares_shown
@@ -182,7 +185,7 @@ def beside_roundings(bounds: Bounds) -> list[str]:
 
 def restored(fixes: Fixes, costs: Mapping[str, float] | None = None) -> list[str]:
     """What is said of fixes, and of what may stay."""
-    return fix_reading(fixes, keep(fixes, costs) if costs else keep(fixes), costs=bool(costs))
+    return fix_reading(fixes, may_stay(fixes, costs) if costs else may_stay(fixes), costs=bool(costs))
 
 
 CULPRITS, EVEN, SATURATED = table(a=0.2, b=0.8, ab=1.0), table(a=0.19, b=0.2, ab=0.39), table(a=0.9, b=0.8, ab=1.0)
@@ -192,7 +195,7 @@ HARMFUL = memo_of(("a", "b"), table(a=0.1, b=0.9, ab=0.2).__getitem__)
 HARMFUL.ask([frozenset("a"), frozenset("b")])
 UNDOING = fix_sets(HARMFUL, 0.5)
 ANY = {mixture: 1.0 if len(mixture) == 5 else 0.1 for mixture in subsets("abcde")} | {frozenset(): 0.0}
-STAYING: Any = keep(SEARCHED)
+STAYING: Any = may_stay(SEARCHED)
 UNDONE = table(a=0.2, b=0.9, c=0.9, ab=0.2, ac=0.9, bc=0.9, abc=1.0)
 SHARE_WORDS: Mapping[str, Sequence[str]] = {
     "shares: culprits, one makes most without flips": speak(CULPRITS, shared(EVEN)),
@@ -324,12 +327,57 @@ CLASSES = {
     ),
     "no classes": REPORT,
 }
+PARTS = tuple(
+    UpdatePart(
+        name=name,
+        value=interval(k1),
+        low=min(k1, weights_first),
+        high=max(k1, weights_first),
+        mean_abs=size,
+        k3_left=k3_left,
+    )
+    for name, k1, weights_first, size, k3_left in (
+        ("old cache", -2e-3, 1e-3, 1.6e-2, 4.3e-3),
+        ("old weights", 1.9e-3, -1.1e-3, 3.9e-2, 1.9e-4),
+        ("semantics", 0.0, 0.0, 0.0, 1.9e-4),
+        ("numerics", -6e-4, -6e-4, 7e-3, 0.0),
+    )
+)
+STALE = StaleKeys(tokens=224, sequence=0, token=24, lag=0, oldest_key=2)
+ACROSS = Updates(
+    whole=interval(-7e-4),
+    k3=5.3e-3,
+    own_weights=interval(1e-4),
+    own_weights_k3=1.1e-3,
+    parts=PARTS,
+    by_lag=(Lagging(lag=2, tokens=288, k1=2e-3, k3=7.6e-3), Lagging(lag=0, tokens=224, k1=-4e-3, k3=2.3e-3)),
+    stale_keys=STALE,
+    semantics=("log_probs:temperature",),
+    left_out=1,
+    reading=tuple(updates_reading(PARTS, STALE, 512, 1.1e-3, 1)),
+)
+FRESH_PARTS = tuple(replace(part, low=part.value.estimate, high=part.value.estimate) for part in PARTS)
+FRESH = replace(
+    ACROSS,
+    parts=FRESH_PARTS,
+    by_lag=ACROSS.by_lag[1:],
+    stale_keys=None,
+    left_out=0,
+    reading=tuple(updates_reading(FRESH_PARTS, None, 224, 1.1e-3, 0)),
+)
+UPDATES = {
+    "stale keys, on older weights too": replace(REPORT, updates=ACROSS),
+    "no stale keys": replace(REPORT, updates=FRESH),
+    "no updates": REPORT,
+}
+
 REPORTS: Mapping[str, Mapping[str, Report]] = {
     "toggles.show_left_out": LEFT_OUT,
     "toggles.show": TRIALS,
     "toggles.show_swaps": SWAPS,
     "toggles.show_words": WORDS,
     "toggles.show_no_effect": IDLE,
+    "updates.show": UPDATES,
     "nearest.show": NEAREST,
     "shares.show": SHARES,
     "shares.show_fixes": FIXES,

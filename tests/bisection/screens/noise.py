@@ -27,8 +27,10 @@ from moeparity.bisection.record.data import (
 )
 from moeparity.bisection.record.show import record_reading
 from moeparity.bisection.report import Report
+from moeparity.bisection.rewards.data import Rewards
 from moeparity.bisection.schedule.data import Schedule, Steps
 from moeparity.bisection.schedule.show import schedule_reading, steps_reading
+from moeparity.metrics.verdict import Interval
 from tests.bisection.floor.test_show import interval, trial
 from tests.bisection.record.records import GROWTH, LAYERS, NEAR, OFF, POWER, RIVAL, ROUTES, of
 from tests.bisection.reports import REPORT
@@ -255,7 +257,33 @@ BESIDE = {
     "a record of nothing that counts": replace(REPORT, recorded=Recorded(logprobs=(), routes=())),
     "no record": REPORT,
 }
+APART = Rewards(
+    pairs=200,
+    reference=Interval(estimate=0.1986, low=0.1498, high=0.2814, level=0.95, method="bootstrap-t"),
+    candidate=Interval(estimate=0.1989, low=0.1492, high=0.2815, level=0.95, method="bootstrap-t"),
+    change=Interval(estimate=3.1e-4, low=-1.4e-3, high=2.6e-3, level=0.95, method="bootstrap-t"),
+    reference_accuracy=0.92,
+    candidate_accuracy=0.915,
+    turned=2,
+    largest=0.12,
+    tied=1,
+)
+EQUAL = replace(
+    APART,
+    candidate=APART.reference,
+    change=Interval(estimate=0.0, low=0.0, high=0.0, level=0.95, method="exact"),
+    candidate_accuracy=0.92,
+    turned=0,
+    largest=0.0,
+    tied=0,
+)
+LOSSES = {
+    "losses apart": replace(REPORT, rewards=APART),
+    "equal losses": replace(REPORT, rewards=EQUAL),
+    "a language model": REPORT,
+}
 REPORTS: Mapping[str, Mapping[str, Report]] = {
+    "rewards.show": LOSSES,
     "envelope.show": ENVELOPES,
     "arrival.show": ARRIVALS,
     "floor.show": FLOORS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from moeparity.bisection.shares.reading import fix_reading, share_reading
-from moeparity.search.fixes import Fixes, fix_sets, keep
+from moeparity.search.fixes import Fixes, fix_sets, may_stay
 from moeparity.search.interactions import interactions
 from moeparity.search.memo import Memo, Mixture, Outcome
 from moeparity.search.roles import Role
@@ -36,7 +36,7 @@ def test_the_strongest_pair_unless_all_stand_in_for_each_other() -> None:
     game = table(a=0.1, b=0.1, ab=1.0)
     pairs = interactions(memo_of(("a", "b"), game.__getitem__), ["a", "b"], no_bounds)
     words = share_reading(shared(game), None, pairs, None, "bf16")
-    assert words[-1] == "a and b interact: together they cost 80% of the KL more than each alone, added up."
+    assert words[-1] == "a and b interact: together they cost 80% of the KL more than the sum of both alone."
     unsure = interactions(memo_of(("a", "b"), game.__getitem__), ["a", "b"], lambda *_: (-1.0, 1.0))
     assert not any("interact" in sentence for sentence in share_reading(shared(game), None, unsure, None, "bf16"))
     full = table(a=0.9, b=0.8, ab=1.0)
@@ -102,11 +102,11 @@ def test_a_search_within_a_budget_says_so() -> None:
     players = tuple("abcdef")
     fixes = fix_sets(memo_of(players, lambda on: float(len(on))), 1.5, budget=12)
     assert not fixes.complete
-    words = fix_reading(fixes, keep(fixes), costs=False)
+    words = fix_reading(fixes, may_stay(fixes), costs=False)
     assert words[0].startswith("Smallest fix found under the gate 1.5: restore "), "a smaller one was not looked for"
     assert fixes.exhaustive == 0
     assert any(sentence.startswith("Fixes were searched only in part (") for sentence in words)
     sure = fix_sets(memo_of(players, lambda on: float("a" in on)), 0.5, budget=12)
-    assert fix_reading(sure, keep(sure), costs=False)[0] == (
+    assert fix_reading(sure, may_stay(sure), costs=False)[0] == (
         "Smallest fix under the gate 0.5: restore a. Nothing of the difference is left then."
     )

@@ -110,11 +110,11 @@ def shares(**roles: str) -> Attribution:
             "a: restoring it alone removes 80%",
             "restore a (no flag known), which leaves 20%",
         ),
-        # Large by what was measured, but not surely: nothing is called interchangeable.
+        # Large by what was measured, but not surely: nothing is called interchangeable, and what makes most is told.
         (
             [toggle("a", 0.99, 1.1), toggle("b", 0.84, 1.0)],
             None,
-            "not decided with these sequences: most is b, 84% alone",
+            "not decided with these sequences: most is a, 99% alone",
             "none alone surely lowers it; all together, for equal bits: restore a and b (no flag known)",
         ),
         # A bug is never interchangeable with a rounding.
@@ -222,7 +222,7 @@ def test_a_fix_that_was_run_is_what_to_set() -> None:
     undecided = replace(
         shares(a="undecided"), shares=fill(Shares, rows=(fill(ShareRow, name="a", role="undecided", needed=92),))
     )
-    assert blame(toggles, undecided, 1.0) == "not decided with these sequences: about 92 such are needed"
+    assert blame(toggles, undecided, 1.0) == "not decided with these sequences: about 92 such sequences are needed"
     assert blame(toggles, None, 0.0) == "a and b act, and no scored token's log-probability shows it"
 
 

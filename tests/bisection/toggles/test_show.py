@@ -84,8 +84,8 @@ def test_a_pair_that_offsets_each_other_is_named_with_its_nodes_and_is_not_inter
     sentences = reading(effects, TOTAL, offsets=[pair])
     assert sentences[0] == (
         "layers[1].v:impl and op linear:scale (at layers[1].o, layers[2].o) offset each other: alone they cost KL "
-        "6.00e-02 and 7.00e-02 nats per token, together 0.00e+00. Each hides the other: restoring one alone lays the "
-        "other bare."
+        "6.00e-02 and 7.00e-02 nats per token, together 0.00e+00. Each hides the other: restoring one alone exposes "
+        "the other."
     )
     assert not any("interchangeable" in sentence or "raises" in sentence for sentence in sentences)
 
@@ -127,7 +127,7 @@ def test_another_model_is_no_more_interchangeable_than_a_bug_is() -> None:
     )
     assert saturated.startswith("Saturated: a (read) and b (read) are interchangeable.")
     assert apart == (
-        "eps (read) is as large and not one of them, being no rounding but another function: alone it costs 90% of the "
+        "eps (read) is as large but not one of them, since it computes another function: alone it costs 90% of the "
         "whole divergence, and restoring it leaves 80% of it."
     )
     assert reading([roundings[0], eps], TOTAL) == [of_roundings]
@@ -149,8 +149,8 @@ def test_an_answer_that_rests_on_what_is_not_known_says_so_first(level: str) -> 
     effects[2] = replace(effects[2], reference_evidence=level, candidate_evidence="read")
     first, *others = reading(effects, TOTAL)
     assert first == (
-        f"This rests on values that nobody vouches for, b (read | {level}): what follows holds of the values that "
-        "stand in the profiles, and of the engines only as far as these are right."
+        f"This rests on values that nobody vouches for, b (read | {level}): what follows holds for the values that "
+        "stand in the profiles, and for the engines only as far as these are right."
     )
     assert others[0] == f"c ({level} | read) had no effect: no bit changed at any node."
     sure = [replace(e, reference_evidence="inferred", candidate_evidence="set by the recipe") for e in effects]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from moeparity.documents.checked import shipped
 from moeparity.plan.spec import reader
 from tests.evidence.traced import reported
 from tests.small_models import SMALL
@@ -21,11 +22,45 @@ MODELS = (
     "glm4_moe",
     "gpt_oss",
     "deepseek_v3",
+    "qwen3_next",
+    "dots1",
+    "solar_open",
+    "glm4_moe_lite",
+    "minimax_m2",
+    "flex_olmo",
+    "hy_v3",
+    "ernie4_5_moe",
+    "deepseek_v2",
+    "granitemoe",
+    "qwen3_5_moe",
+    "granitemoeshared",
+    "hunyuan_v1_moe",
+    "exaone_moe",
+    "afmoe",
+    "kimi_linear",
+    "axk1",
+    "flint",
+    "minimax",
+    "mellum",
+    "kolibri1",
+    "cohere2_moe",
+    "deepseek_v32",
+    "glm_moe_dsa",
+    "axk2",
+    "mimo_v2_flash",
+    "granitemoe_swa",
+    "phimoe",
+    "granitemoehybrid",
+    "nemotron_h",
+    "jamba",
+    "mistral4",
+    "llama4",
 )
 
 
 def test_all_model_types_are_here() -> None:
-    assert {SMALL[name]["model_type"] for name in MODELS} == set(reader.shipped("models"))
+    graphs = [reader.read_graph(path) for path in shipped("models").values()]
+    assert {SMALL[name]["model_type"] for name in MODELS} == {name for graph in graphs for name in graph.model_type}
 
 
 @pytest.mark.parametrize("name", MODELS)

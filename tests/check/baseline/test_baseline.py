@@ -125,7 +125,7 @@ def test_two_recipes_in_one_lock(project: Project) -> None:
     done = project.check(recipes=("a.parity.yaml", "b.parity.yaml"))
     assert done.returncode == 2
     assert done.stderr == (
-        "error: b.parity.yaml: the baseline parity.lock.json has nothing of b.parity.yaml. `--update` adds it.\n"
+        "error: b.parity.yaml: the lock parity.lock.json has nothing of b.parity.yaml. `--update` adds it.\n"
     )
     first = project.read_lock()["recipes"]["a.parity.yaml"]
     assert project.check("--update", recipes=("b.parity.yaml",)).returncode == 0
@@ -134,7 +134,7 @@ def test_two_recipes_in_one_lock(project: Project) -> None:
     (project.folder / "a.parity.yaml").unlink()
     done = project.check(recipes=("b.parity.yaml",))
     assert done.returncode == 2
-    assert "the baseline holds a.parity.yaml, and there is no such file. Was it renamed or removed?" in done.stderr
+    assert "the lock holds a.parity.yaml, and there is no such file. Was it renamed or removed?" in done.stderr
     assert project.check("--update", recipes=("b.parity.yaml",)).returncode == 0
     assert list(project.read_lock()["recipes"]) == ["b.parity.yaml"]
 
@@ -157,14 +157,14 @@ def test_a_check_of_logs_has_no_baseline(project: Project) -> None:
 
 
 BROKEN = {
-    "cut off": (lambda text: text[: len(text) // 2], "parity.lock.json:{last}: the baseline is no JSON"),
-    "merge marks": (lambda text: f"<<<<<<< HEAD\n{text}", "parity.lock.json:1: the baseline is no JSON"),
+    "cut off": (lambda text: text[: len(text) // 2], "parity.lock.json:{last}: the lock is no JSON"),
+    "merge marks": (lambda text: f"<<<<<<< HEAD\n{text}", "parity.lock.json:1: the lock is no JSON"),
     "a newer moeparity's": (lambda text: text.replace("lock/1", "lock/2"), "a newer moeparity's; this one reads"),
-    "another file": (lambda _: '{"schema": "moeparity.report/3"}', "no baseline: its schema is 'moeparity.report/3'"),
-    "a list": (lambda _: "[]", "the baseline is a list, expected an object"),
-    "a key twice": (lambda text: text.replace('"kl":', '"k3":', 1), "the baseline has 'k3' twice"),
+    "another file": (lambda _: '{"schema": "moeparity.report/3"}', "no lock: its schema is 'moeparity.report/3'"),
+    "a list": (lambda _: "[]", "the lock is a list, expected an object"),
+    "a key twice": (lambda text: text.replace('"kl":', '"k3":', 1), "the lock has 'k3' twice"),
     "an unknown key": (lambda text: text.replace('"budgets":', '"budget":', 1), "recipes > a.parity.yaml > budget"),
-    "no digest": (lambda text: text.replace('"tokens": "', '"tokens": 1, "x": "', 1), "the baseline is not as it was"),
+    "no digest": (lambda text: text.replace('"tokens": "', '"tokens": 1, "x": "', 1), "the lock is not as it was"),
     "NaN": (lambda text: text.replace('"at_most": 0.0', '"at_most": NaN', 1), "Input should be a finite number"),
     "no text": (lambda _: "\udcff", "no UTF-8 text"),
 }
@@ -197,7 +197,7 @@ def test_a_lock_that_is_not_there(project: Project) -> None:
     project.lock.unlink()
     done = project.check()
     assert done.returncode == 2
-    assert "parity.lock.json: the baseline cannot be read: No such file or directory. Is it in git?" in done.stderr
+    assert "parity.lock.json: the lock cannot be read: No such file or directory. Is it in git?" in done.stderr
     for words in (("--update",), ("--update", "--baseline", "-")):
         recipe = str(project.folder / "a.parity.yaml")
         assert inside("check", recipe, *words, cwd=project.folder).returncode == 2

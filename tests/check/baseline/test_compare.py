@@ -267,5 +267,5 @@ def test_what_is_no_entry_is_refused(ran: PresentRun, tmp_path: Path, path: tupl
         holder = holder[key]
     holder[path[-1]] = {"budgets": {}, "sides": None, "eps": [], "k3": {}, "kl": {"at_most": float("nan")}}[path[-1]]
     (tmp_path / "x.json").write_text(json.dumps(fields), "utf-8")
-    with pytest.raises(MoeparityError, match=r"the baseline is not as it was written: recipes > a\.yaml > "):
+    with pytest.raises(MoeparityError, match=r"the lock is not as it was written: recipes > a\.yaml > "):
         read(tmp_path / "x.json")

@@ -92,5 +92,5 @@ def test_what_a_lock_says_cannot_command_a_terminal(ran: PresentRun, tmp_path: P
     fields = json.loads(text(Lock(recipes={RECIPE.name: ran.entry})))
     fields["recipes"][RECIPE.name]["\x1b[31m"] = 1
     path.write_text(json.dumps(fields), "utf-8")
-    with pytest.raises(MoeparityError, match="the baseline is not as it was written"):
+    with pytest.raises(MoeparityError, match="the lock is not as it was written"):
         read(path)

@@ -15,8 +15,6 @@ import graphs
 from moeparity import ptx
 from moeparity.errors import Where
 from moeparity.numerics.bits import int_view
-from moeparity.numerics.dtypes import FLOAT_NAMES, FP8_NAMES, torch_dtype
-from moeparity.ops.attribute import Value
 from moeparity.plan.bind import bind
 from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import load_profile
@@ -141,8 +139,4 @@ def plan_values(
     plan = bind(replace(graph, sizes={**graph.sizes, **dict(sizes)}), load_profile(profile, where), "bf16")
     node = next(node for node in graph.nodes if node.op.name == op and name in node.name)
     at = plan.at(Sizes("forward", rows=rows, longest=rows, keys=rows, queries=rows))
-    return {key: _typed(value) for key, value in at.active(node).items()}
-
-
-def _typed(value: Value) -> Any:
-    return torch_dtype(value) if value in {*FLOAT_NAMES, *FP8_NAMES} else value
+    return node.op.settings(at.active(node))

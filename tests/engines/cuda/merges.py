@@ -10,7 +10,8 @@ import torch
 from moeparity import ptx
 from moeparity.numerics import cuda
 from moeparity.numerics.fma import fma
-from moeparity.ops.kernels import flash
+from moeparity.numerics.special_functions.functions import approximate
+from moeparity.ops.kernels import flash_merges
 from moeparity.ptx.launch_arguments import Argument
 from tests.engines.cuda import toolchain
 from tests.engines.cuda.claims import Claim
@@ -54,9 +55,9 @@ def vllm_merge(tokens: int, heads: int, dim: int) -> Compared:
     ]  # fmt: skip
     name = "merge_attn_states_kernelI13__nv_bfloat16S1_Lj128ELb0"
     launch = timed(lambda: vllm().launch(name, -(-tokens * heads * dim // 8 // 128), 128, args))
-    runs = [flash._Run(out, lse[..., None]) for out, lse in ((a, a_lse), (b, b_lse))]
-    merged = flash._pair(runs[0], runs[1], BF16)
-    reversed_ = flash._pair(runs[1], runs[0], BF16)
+    runs = [flash_merges.Run(out, lse[..., None]) for out, lse in ((a, a_lse), (b, b_lse))]
+    merged = flash_merges._pair(runs[0], runs[1], BF16)
+    reversed_ = flash_merges._pair(runs[1], runs[0], BF16)
     return compare(
         "vLLM merge_attn_states_kernel", f"{tokens} x {heads} x {dim}", launch,
         [(y, merged.out), (y_lse, merged.lse[..., 0].t().contiguous())], against="`merge: pairwise`",
@@ -71,7 +72,7 @@ def flashinfer_merge(tokens: int, heads: int, dim: int) -> Compared:
     args: list[Argument] = [a, a_lse, b, b_lse, y, y_lse, heads, dim]
     launch = timed(lambda: flashinfer().launch("16MergeStateKernel", tokens, (dim // 8, heads), args))
     highest = torch.maximum(a_lse, b_lse)
-    powers = [torch.exp2((lse - highest).double()).float() for lse in (a_lse, b_lse)]
+    powers = [approximate("ex2", lse - highest, ftz=True) for lse in (a_lse, b_lse)]
     total = powers[0] + powers[1]
     shares = [cuda.fast_divide(power, total)[..., None] for power in powers]
     merged = [
@@ -79,6 +80,6 @@ def flashinfer_merge(tokens: int, heads: int, dim: int) -> Compared:
     ]
     return compare(
         "FlashInfer MergeStateKernel", f"{tokens} x {heads} x {dim}", launch,
-        [(y, merged[0].to(BF16)), (y_lse, torch.log2(total.double()).float() + highest)], against="its formula",
+        [(y, merged[0].to(BF16)), (y_lse, approximate("lg2", total, ftz=True) + highest)], against="its formula",
         control=merged[1].to(BF16),
     )  # fmt: skip

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from moeparity import ptx
-from moeparity.ops.kernels.kv_cache import kv_cache, to_fp8
+from moeparity.numerics.quantised import to_fp8
+from moeparity.ops.kernels.kv_cache import kv_cache
 from moeparity.ptx.launch_arguments import Argument
 from tests.engines.cuda import toolchain
 from tests.engines.cuda.claims import Claim

@@ -11,7 +11,7 @@ import torch
 from moeparity import ptx
 from tests.engines.cuda import activations, ropes, toolchain
 from tests.engines.cuda.claims import Claim
-from tests.engines.cuda.compared import BF16, FP32, Compared, compare, plan_values, timed
+from tests.engines.cuda.compared import BF16, FP32, Compared, Timed, compare, plan_values, timed
 from tests.engines.cuda.norms import EPS, Rows, norm_claims, profile_norm
 
 _T = "sglang::bf16_t"
@@ -48,14 +48,21 @@ def activation() -> ptx.Module:
     return ptx.load(toolchain.sglang("elementwise/activation.cuh", instance, *toolchain.FAST_MATH))
 
 
+def launched_head_norms(
+    rows: Rows, tokens: int, heads: int, groups: int, k_weight: torch.Tensor
+) -> tuple[Timed, torch.Tensor]:
+    """The launch, and the rows as it left them."""
+    x, stride = rows.x.clone(), (heads + groups) * 128
+    params = ptx.Struct("PPqqIIfPPI0P", (x, x, stride, stride, heads, groups, EPS, rows.weight, k_weight, tokens))
+    blocks = -(-rows.rows // 2 // 4)
+    return timed(lambda: qk_norm().launch("fused_qknorm_half_warp", blocks, 128, [params])), x
+
+
 def head_norms(tokens: int, heads: int, groups: int) -> Compared:
     """`fused_qknorm`: q and k beside each other, two heads of 128 a warp, 4 warps a block."""
     rows = Rows.drawn(128, tokens * (heads + groups))
-    x, flipped_weight = rows.x.clone(), rows.weight.flip(0).contiguous()
-    stride = (heads + groups) * 128
-    params = ptx.Struct("PPqqIIfPPI0P", (x, x, stride, stride, heads, groups, EPS, rows.weight, flipped_weight, tokens))
-    blocks = -(-rows.rows // 2 // 4)
-    launch = timed(lambda: qk_norm().launch("fused_qknorm_half_warp", blocks, 128, [params]))
+    flipped_weight = rows.weight.flip(0).contiguous()
+    launch, x = launched_head_norms(rows, tokens, heads, groups, flipped_weight)
 
     def by_node(order: str) -> torch.Tensor:
         parts = rows.x.view(tokens, heads + groups, 128).split([heads, groups], 1)
@@ -73,15 +80,18 @@ def head_norms(tokens: int, heads: int, groups: int) -> Compared:
     )  # fmt: skip
 
 
-def rope(tokens: int, heads: int, groups: int, *, pairs: bool) -> Compared:
-    """`fused_rope_kernel`: cos and sin in fp32, here numbers that bf16 holds, so that products are exact."""
+def rope(tokens: int, heads: int, groups: int, *, pairs: bool, exact: bool = True) -> Compared:
+    """`fused_rope_kernel`: cos and sin in fp32; `exact`: numbers that bf16 holds, so that products are exact, and tell
+    of no contraction. Else it is as ptxas 13.5.37 contracts.
+    """
     dim, at = (
         (64, plan_values("sglang", "deepseek_v3", "rope"))
         if pairs
         else (128, plan_values("sglang", "qwen3_moe", "rope"))
     )
     positions = (torch.arange(tokens) * 37) % 512
-    cache = ropes.table(512, dim, BF16).to(FP32)
+    cache = ropes.table(512, dim, BF16 if exact else FP32).to(FP32)
+    at = at if exact else {**at, "contraction": "cos"}
     q, k = (ropes.drawn(cache[positions], count, dim, pairs=pairs) for count in (heads, groups))
     x = torch.cat([q, k], 1).contiguous()
     stride = (heads + groups) * dim * 2
@@ -98,7 +108,8 @@ def rope(tokens: int, heads: int, groups: int, *, pairs: bool) -> Compared:
     return compare(
         "SGLang fused_rope_kernel", f"{tokens} x {heads}+{groups} x {dim}, {'pairs' if pairs else 'halves'}", launch,
         list(zip(x.split([heads, groups], 1), expected, strict=True)), against="`rope`",
-        claims=[Claim("rope", at, by_node)], control=by_node({**at, "products": BF16})[0],
+        claims=[Claim("rope", at, by_node)],
+        control=by_node({**at, "products": BF16} if exact else {**at, "contraction": "none"})[0],
     )  # fmt: skip
 
 

@@ -56,7 +56,7 @@ def test_a_butterfly_that_begins_at_the_other_end(monkeypatch: pytest.MonkeyPatc
         lambda m: m[1] + next(distances),
         count=5,
     )
-    rows = Rows.drawn(7168, 64)
+    rows = Rows.drawn(7168, 400)
     with_fault(monkeypatch, norms, "flashinfer", module)
     assert norms.flashinfer_rms_norm(rows).differ > 0
 

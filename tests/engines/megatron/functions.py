@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from moeparity.ops.kernels import elementwise
-from moeparity.ops.kernels import experts as expert
+from moeparity.ops.kernels import elementwise, glu
 from moeparity.ops.kernels import linear as linears
 from tests.engines import inputs, ours, products
 from tests.engines.function import At, Case, Engine, Function, Outputs
@@ -97,7 +96,7 @@ def unfused(case: Case, at: At) -> Outputs:
     """silu(gate) * up, and the routing weight."""
     values, scores = at["experts"], case["scores"]
     gate, up = case["x"].chunk(2, -1)
-    hidden = expert.swiglu(gate, up, activation=values["activation"], output=values["product"], logistic="native")
+    hidden = glu.swiglu(gate, up, activation=values["activation"], output=values["product"], logistic="native")
     return {"output": hidden if scores is None else titan_product(hidden, scores, values["scored"])}
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from moeparity.numerics import cuda
 from moeparity.ops.kernels import attention as kernel
-from moeparity.ops.kernels import flash
+from moeparity.ops.kernels import flash, flash_merges
 from moeparity.ops.kernels.key_tiles import Tile
 from tests.engines.triton_kernels.case import Case, Outputs, Seen
 from tests.ops.plain import BF16, FP32, random
@@ -80,7 +80,7 @@ def attended(
     for i, length in enumerate(lengths.tolist()):
         keys_of, values_of = (x[i : i + 1, :length].transpose(1, 2) for x in (k, v))
         mask = torch.ones(1, length, dtype=torch.bool)
-        with patch.object(flash, "fma", unfused):
+        with patch.object(flash, "fma", unfused), patch.object(flash_merges, "fma", unfused):
             out = kernel.attention(
                 q[i : i + 1].transpose(1, 2), keys_of, values_of, mask, w=w, p=p, at=attention_at(**at)
             )
@@ -260,8 +260,8 @@ def merge_case(program: str, tokens: int, heads: int, output: torch.dtype) -> Ca
     stored = [replace(run, out=run.out.to(output)) for run in runs]
 
     def merged(**changes: Any) -> Outputs:
-        with patch.object(flash, "fma", unfused), patch.object(cuda, "expf", merge_exp):
-            out = flash._merged(stored, {**at, **changes}).to(output)
+        with patch.object(flash_merges, "fma", unfused), patch.object(cuda, "expf", merge_exp):
+            out = flash_merges.merged(stored, {**at, **changes}).to(output)
         return {"output": out.squeeze(0).transpose(0, 1)}
 
     return Case(

@@ -59,9 +59,9 @@ def weight(width: int) -> Tensor:
 
 
 def values(op: str, model: str = "qwen3_moe", name: str = "") -> dict[str, Any]:
-    """What the profile has in effect at such a node; a root is rounded once, as is assumed of the GPU's."""
-    assumed = {"rsqrt": "ieee", "mean": "divide", "order": "sequential"} if op == "rms_norm" else {}
-    return {**plan_values("vllm", model, op, name), **assumed}
+    """What the profile has in effect at such a node, on an H200."""
+    stated = {"order": "sequential", "rsqrt": "approx", "mean": "div_full"} if op == "rms_norm" else {}
+    return {**plan_values("vllm", model, op, name), **stated}
 
 
 def normed(x: Tensor, w: Tensor, at: Mapping[str, Any]) -> Tensor:
@@ -89,8 +89,32 @@ def norm_case(*shape: int) -> Case:
         [Node(op="rms_norm", at=at, outputs=lambda v: [normed(x, w, v)])],
         ours=lambda: {"output": normed(x, w, at)},
         other_outputs=lambda: {"output": normed(x, w, {**at, "normalized": BF16})},
-        says="one rounding, behind the weight", blind="the order of the squares; `rsqrt.approx`, `div.full`",
+        says="one rounding, behind the weight", blind="the order of the squares",
     )  # fmt: skip
+
+
+def root_case(*shape: int) -> Case:
+    """A norm of fp32 rows, whose output shows the root, with the approximate instructions of an H200.
+
+    The sum is divided by `div.full`, which is a product with a reciprocal by table.
+    """
+    x, w = exact_rows(*shape, seed=shape[-1]).float(), weight(shape[-1]).float()
+    root = {"rsqrt": "approx", "mean": "div_full"}
+    shown = (root if shape[-1] & (shape[-1] - 1) else {"rsqrt": "approx"}) | {"statistic": "mean_square"}
+    at = {**values("rms_norm"), "output": FP32, **root}
+    return case(
+        "rms_norm", "rms_norm", f"{' x '.join(map(str, shape))} fp32, an H200's root",
+        {"x": x, "weight": w, "eps": EPS}, [],
+        recorded=(Seen(op="rms_norm", at=shown, operands=FP32, blind=("statistic",)),),
+        ours=lambda: {"output": normed(x, w, at)},
+        other_outputs=lambda: {"output": normed(x, w, {**at, "rsqrt": "ieee"})},
+        says="`rsqrt: approx`, `mean: div_full`", blind="the order of the squares",
+    )  # fmt: skip
+
+
+def root_cases() -> Iterator[Case]:
+    """Widths that divide a sum exactly, and others."""
+    return map(root_case, (400, 30, 90, 90, 90), (2048, 7168, 1536, 512, 2112))
 
 
 def add_norm_case(*shape: int) -> Case:
@@ -110,7 +134,7 @@ def add_norm_case(*shape: int) -> Case:
         [Node(op="rms_norm", at=at, outputs=lambda v: [run(v)]),
          Node(op="add", at=add, outputs=added, further={"output->rms_norm": "fp32"})],
         ours=lambda: {"output": run(at), "residual": added(add)[0]}, other_outputs=lambda: {"output": run(at, BF16)},
-        says="the norm is of the unrounded sum", blind="the order of the squares; `rsqrt.approx`, `div.full`",
+        says="the norm is of the unrounded sum", blind="the order of the squares",
     )  # fmt: skip
 
 
@@ -126,7 +150,7 @@ def gated_case(tokens: int, width: int) -> Case:
     return case(
         "SiluAndMul", "swiglu", f"{tokens} x {width}", {"x": x}, [Node(op="swiglu", at=at, outputs=run)],
         ours=lambda: {"output": run(at)[0]}, other_outputs=lambda: {"output": run({**at, "activation": BF16})[0]},
-        says=f"one rounding, `logistic: {at['logistic']}`", blind="`ex2.approx`, `div.full`",
+        says=f"one rounding, `logistic: {at['logistic']}`", blind="exponential and quotient",
     )  # fmt: skip
 
 
@@ -188,7 +212,7 @@ def head_norm_case(tokens: int, heads: tuple[int, int], dim: int) -> Case:
          Node(op="rope", at=at, outputs=lambda v: run(norm, v))],
         ours=lambda: by_name(run(norm, at)), other_outputs=lambda: by_name(run(norm, at, BF16)),
         says=f"the norm goes into the rotary embedding unrounded, `contraction: {at['contraction']}`",
-        blind="the order of the squares; `rsqrt.approx`, `div.full`",
+        blind="the order of the squares",
     )  # fmt: skip
 
 

@@ -107,6 +107,11 @@ def there(package: str) -> None:
         pytest.skip(f"not compared with live kernels: no {package} ({install})")
 
 
+def is_there(case: Case) -> bool:
+    """Whether its engine's files are."""
+    return ROOTS[PACKAGES[case.program]].is_dir()
+
+
 def compared(case: Case, live_outputs: Outputs) -> Compared:
     """Bit for bit: a -0 is not a +0."""
     by_logs = (live_outputs,) if case.by_logs else ()

@@ -28,7 +28,7 @@ from triton.runtime.jit import JITFunction
 from moeparity import ptx
 
 ASSUMED: set[str] = set()
-"""Approximate instructions that were met."""
+"""Approximate instructions that were met, of which it is not known what a GPU computes."""
 CONTRACTIBLE: dict[str, int] = {}
 """How many products and sums ptxas may still make one fma, of the kernels that were met."""
 

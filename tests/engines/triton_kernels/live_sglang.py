@@ -121,24 +121,61 @@ def _sorted_by_expert(ids: Tensor, block: int, experts: int) -> tuple[Tensor, Te
     return tuple(torch.tensor(x, dtype=torch.int32) for x in (slots, owners, [len(slots)]))  # type: ignore[return-value]
 
 
-def experts(x: Tensor, gate_up: Tensor, down: Tensor, ids: Tensor, weights: Tensor) -> Found:
-    """x [N, H], ids and weights [N, K] -> [N, H], and the rows of the second GEMM; tiles of a deterministic server."""
+DETERMINISTIC = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 32, "GROUP_SIZE_M": 8}
+FEW_TOKENS = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1}
+IN_BLOCKS = {
+    "BLOCK_SIZE_M": 64,
+    "BLOCK_SIZE_N": 128,
+    "BLOCK_SIZE_K": 128,
+    "GROUP_SIZE_M": 32,
+    "num_warps": 4,
+    "num_stages": 3,
+}
+"""Tiles of a server without a tuned table: a deterministic one's, those of no more tokens than experts, of fp8."""
+
+
+def _in_groups(x: Tensor) -> tuple[Tensor, Tensor]:
+    """What per_token_group_quant_8bit gives for groups of 128 (CUDA)."""
+    groups = x.float().unflatten(-1, (-1, 128))
+    amax, top = groups.abs().amax(-1).clamp(min=1e-10), torch.tensor(448.0)
+    codes = (groups * (top / amax)[..., None]).clamp(-448, 448).flatten(-2).to(torch.float8_e4m3fn)
+    return codes, amax * (1 / top)
+
+
+def experts(
+    x: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+    deterministic: bool = True,
+    gate_up_scales: Tensor | None = None,
+    down_scales: Tensor | None = None,
+) -> Found:
+    """x [N, H], ids and weights [N, K] -> [N, H], and the rows of the second GEMM.
+
+    With scales weights are codes of fp8 in blocks of 128 x 128, and activations are rounded to fp8 in groups of 128.
+    """
     (tokens, hidden), (count, wide, _), k = x.shape, gate_up.shape, ids.shape[1]
-    config = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 32, "GROUP_SIZE_M": 8}
-    order = _sorted_by_expert(ids, 64, count)
+    in_blocks = gate_up_scales is not None
+    config = IN_BLOCKS if in_blocks else DETERMINISTIC if deterministic else FEW_TOKENS
+    order = _sorted_by_expert(ids, config["BLOCK_SIZE_M"], count)
     first, second = torch.empty(tokens, k, wide, dtype=x.dtype), torch.empty(tokens, k, hidden, dtype=x.dtype)
     middle, output = torch.empty(tokens * k, wide // 2, dtype=x.dtype), torch.empty_like(x)
     plain: dict[str, Any] = {f"use_{name}": False for name in ("fp8_w8a8", "int8_w8a8", "int8_w8a16", "int4_w4a16")}
     plain |= {"per_channel_quant": False, "compute_type": tl.bfloat16, "config": config}
 
-    def gemm(a: Tensor, b: Tensor, c: Tensor, scored: bool, rows: int) -> None:
+    plain |= {"use_fp8_w8a8": in_blocks, "block_shape": [128, 128] if in_blocks else None}
+
+    def gemm(a: Tensor, b: Tensor, scales: Tensor | None, c: Tensor, scored: bool, rows: int) -> None:
+        a, a_scales = _in_groups(a) if in_blocks else (a, None)
         fused_moe_triton_kernels.invoke_fused_moe_kernel(
-            a, b, None, c, None, None, None, weights, ids, *order, scored, rows, **plain
+            a, b, None, c, a_scales, scales, None, weights, ids, *order, scored, rows, **plain
         )
 
-    gemm(x, gate_up, first, False, k)
+    gemm(x, gate_up, gate_up_scales, first, False, k)
     fused_moe_triton_kernels.act_and_mul_triton(first.view(-1, wide), middle, config, ids)
-    gemm(middle, down, second, True, 1)
+    gemm(middle, down, down_scales, second, True, 1)
     fused_moe_triton_kernels.moe_sum_reduce_triton(second, output, 1.0)
     return {"rows": second, "output": output}
 

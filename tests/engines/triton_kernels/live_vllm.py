@@ -7,6 +7,7 @@ kernels `moe_align_block_size`, which only sorts slots by expert and is written 
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -110,13 +111,19 @@ def _silu_and_mul(_: Any, out: Tensor, gate_up: Tensor) -> None:
     out.copy_(torch.nn.functional.silu(gate).to(out.dtype).float() * up)
 
 
+def _in_groups(powers: bool, A: Tensor, **_: Any) -> tuple[Tensor, Tensor]:
+    """What per_token_group_quant_8bit gives for groups of 128, with scales that are powers of two or not (CUDA)."""
+    groups = A.float().unflatten(-1, (-1, 128))
+    scales = groups.abs().amax(-1).clamp(min=1e-10) / torch.tensor(448.0)
+    scales = torch.exp2(scales.log2().ceil()) if powers else scales
+    return (groups * (1 / scales)[..., None]).clamp(-448, 448).flatten(-2).to(torch.float8_e4m3fn), scales
+
+
 fused_moe.moe_align_block_size = _sorted_by_expert
 fused_moe.ops = SimpleNamespace(moe_sum=_moe_sum)
 fused_moe.MoEActivation = SimpleNamespace(from_str=lambda name: name)
 fused_moe.apply_moe_activation = _silu_and_mul
 fused_moe.mk = SimpleNamespace(FusedMoEExpertsModular=SimpleNamespace(adjust_N_for_activation=lambda n, _: n // 2))
-fused_moe.moe_kernel_quantize_input = lambda A, **_: (A, None)
-fused_moe._get_config_dtype_str = lambda **_: None
 fused_moe.try_get_optimal_moe_config = lambda w1, w2, k, dtype, tokens, block_shape: fused_moe.get_default_config(
     tokens, w2[0], w2[2], w1[2], k, dtype, block_shape
 )
@@ -157,16 +164,33 @@ def ranks_sum(parts: Tensor) -> Found:
     return {"output": out}
 
 
-def experts(x: Tensor, gate_up: Tensor, down: Tensor, ids: Tensor, weights: Tensor) -> Found:
-    """x [N, H], ids and weights [N, K] -> [N, H], and the rows of the second GEMM [N, K, H]."""
+def experts(
+    x: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+    gate_up_scales: Tensor | None = None,
+    down_scales: Tensor | None = None,
+    powers: bool = True,
+) -> Found:
+    """x [N, H], ids and weights [N, K] -> [N, H], and the rows of the second GEMM [N, K, H].
+
+    With scales weights are codes of fp8 in blocks of 128 x 128, and activations are rounded to fp8 in groups of 128.
+    """
     rows: list[Tensor] = []
+    blocks = gate_up_scales is not None
+    fused_moe.moe_kernel_quantize_input = partial(_in_groups, powers) if blocks else lambda A, **_: (A, None)
+    fused_moe._get_config_dtype_str = lambda **_: "fp8_w8a8" if blocks else None
 
     def summed(rows_in: Tensor, out: Tensor) -> None:
         rows.append(rows_in.clone())
         _moe_sum(rows_in, out)
 
     fused_moe.ops.moe_sum = summed
-    output = fused_moe.fused_experts_impl(x, gate_up, down, weights, ids.int())
+    scales = {"use_fp8_w8a8": blocks, "w1_scale": gate_up_scales, "w2_scale": down_scales}
+    shape = [128, 128] if blocks else None
+    output = fused_moe.fused_experts_impl(x, gate_up, down, weights, ids.int(), **scales, block_shape=shape)
     return {"output": output, "rows": rows[0]}
 
 

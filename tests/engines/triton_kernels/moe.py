@@ -260,8 +260,12 @@ def swiglu_case(rows: int, width: int, masked: bool) -> Case:
 
 
 def gate_case(tokens: int, count: int, k: int, dtype: torch.dtype, **model: Any) -> Case:
-    """Softmax of OLMoE and Qwen, sigmoid with a bias of GLM, and DeepSeek's groups; logits of bf16 have ties."""
+    """Softmax of OLMoE and Qwen, sigmoid with a bias of GLM, and DeepSeek's groups; logits of bf16 have ties. `low`:
+    half of the experts lie so far below the others that their scores are 0.
+    """
     logits = 2 * random(tokens, count, dtype=FP32, seed=count)
+    if model.get("low"):
+        logits[:, 1::2] = -200 - logits[:, 1::2].abs().mul(4).floor()
     logits = logits.to(dtype)
     softmax, groups, top_groups = model["score"] == "softmax", model.get("groups", 1), model.get("top_groups", 1)
     bias = None if softmax else 0.1 * random(count, dtype=FP32, seed=2)

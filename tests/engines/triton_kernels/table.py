@@ -25,7 +25,7 @@ def row(cases: list[Case], outputs: dict[str, Outputs]) -> str:
     kernels = ", ".join(f"`{name}`" for name in cases[0].kernel.split(", "))
     shapes = "; ".join(case.shapes for case in cases)
     texts_told = tuple(
-        "; ".join(dict.fromkeys(texts)) for texts in zip(*((c.says, c.blind) for c in cases), strict=True)
+        "; ".join(dict.fromkeys(filter(None, texts))) for texts in zip(*((c.says, c.blind) for c in cases), strict=True)
     )
     cells = (kernels, cases[0].engine, shapes, f"{numbers:,}", f"{differ:,}", f"{control:,}", *texts_told)
     escaped = (cell.replace("|", "\\|") for cell in cells)

@@ -2,27 +2,26 @@
 
 A sum over a tile is a tree over the elements of a thread, the lanes of a warp, the warps: how many elements a thread
 has at a time goes by their size and by what the compiler knows of their alignment. Exponentials are Triton's: a
-product with log2(e) and one `ex2.approx`, which is taken to be correctly rounded, as are `sqrt.approx` and `div.full`.
+product with log2(e) and one `ex2.approx`, which is by an H200's table, as `sqrt.approx` and `div.full` are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
+from moeparity.numerics import cuda
 from moeparity.numerics.fma import fma
 from moeparity.numerics.orders import parse
 from moeparity.numerics.summation import sum_axis
-from moeparity.ops.kernels import exponentials, flash
 from moeparity.ops.kernels.norm import rms_norm
 from moeparity.ops.norm.launches import Launch, sglang_mean
 from tests.engines.cuda.compared import plan_values
-from tests.engines.triton_kernels import attention, moe, rows
+from tests.engines.triton_kernels import attention, by_inductor, moe, rows
 from tests.engines.triton_kernels.case import Case, Outputs, Seen
 from tests.ops.plain import BF16, FP32, random
 
@@ -30,34 +29,44 @@ HALF_TILE = "fold_lo(8) | fold_hi(32) | fold_hi(4) | sequential"
 """Of 16-bit rows: eight neighbours a thread, 32 lanes, 4 warps, then the tiles of 1024."""
 WIDE_TILE = "fold_lo(4) | halves(256) | fold_hi(32) | fold_hi(4) | sequential"
 """Of fp32 rows: a thread has four neighbours of each half of a tile."""
+ROOT = {"rsqrt": "sqrt_rcp", "mean": "div_full"}
 GATES = ((128, 8), (64, 8), (8, 2), (60, 4))
 """Experts and how many of them a token has, of SGLang's router."""
-APPROXIMATE = "`sqrt.approx`, `div.full`"
-
-
-def triton_exp(x: Tensor) -> Tensor:
-    """`tl.exp` in fp32."""
-    return exponentials.exp2(x * torch.tensor(flash.LOG2E))
 
 
 def norm_case(program: str, count: int, width: int) -> Case:
     """As in the interpreter, in the order that the profiles state."""
     case = rows.norm_case(program, count, width, BF16)
-    x, weight = case.arguments["x"], case.arguments["weight"]
-
-    def normed(order: str) -> Outputs:
-        at = rows.norm_at(BF16, order=order)
-        return {"output": rms_norm(x, w={"weight": weight}, p={"eps": rows.EPS, "heads": None}, at=at)}
-
-    at = rows.norm_at(BF16, order="vllm.batch_invariant")
+    at = rows.norm_at(BF16, order="vllm.batch_invariant", **ROOT)
     return replace(
         case,
-        ours=lambda: normed("vllm.batch_invariant"),
-        other_outputs=lambda: normed("sequential"),
+        ours=lambda: _normed(case, at),
+        other_outputs=lambda: _normed(case, {**at, "order": "sequential"}),
         says="`order: vllm.batch_invariant`",
-        recorded=(Seen(op="rms_norm", at=at, blind=("rsqrt", "mean")),),
-        blind=f"{APPROXIMATE}, correctly rounded",
+        recorded=(Seen(op="rms_norm", at=at, blind=tuple(ROOT)),),
+        blind="root and quotient",
     )
+
+
+def root_case(program: str, count: int, width: int) -> Case:
+    """Rows of fp32 whose squares have exact sums: root and quotient show."""
+    case = rows.norm_case(program, count, width, FP32)
+    exact = by_inductor.exact_rows(count, width, seed=width).float()
+    case = replace(case, arguments={**case.arguments, "x": exact})
+    at = rows.norm_at(FP32, order="sequential", **ROOT)
+    return replace(
+        case,
+        ours=lambda: _normed(case, at),
+        other_outputs=lambda: _normed(case, {**at, "rsqrt": "sqrt_div"}),
+        says="`rsqrt: sqrt_rcp`, `mean: div_full`",
+        recorded=(Seen(op="rms_norm", at=at, operands=FP32, blind=("order",)),),
+        blind="the order of the squares",
+    )
+
+
+def _normed(case: Case, at: Mapping[str, Any]) -> Outputs:
+    x, weight = case.arguments["x"], case.arguments["weight"]
+    return {"output": rms_norm(x, w={"weight": weight}, p={"eps": rows.EPS, "heads": None}, at=at)}
 
 
 def mean_case(program: str, count: int, width: int) -> Case:
@@ -68,7 +77,7 @@ def mean_case(program: str, count: int, width: int) -> Case:
 
     def mean(text: str) -> Outputs:
         total = sum_axis(x, parse(text), -1, accumulate=FP32).unsqueeze(-1)
-        return {"output": total / torch.full_like(total, width)}
+        return {"output": cuda.div_full(total, torch.full_like(total, width))}
 
     return replace(
         case,
@@ -76,15 +85,20 @@ def mean_case(program: str, count: int, width: int) -> Case:
         other_outputs=lambda: mean(rows.TILES),
         says="`order: sglang.batch_invariant_mean`",
         recorded=(
-            Seen(op="rms_norm", at={"statistic": "mean_square", "order": "sglang.batch_invariant_mean"}, operands=FP32),
+            Seen(
+                op="rms_norm",
+                at={"statistic": "mean_square", "order": "sglang.batch_invariant_mean", "mean": "div_full"},
+                operands=FP32,
+                blind=("mean",) if width & (width - 1) == 0 else (),
+            ),
         ),
-        blind="`div.full`, correctly rounded",
+        blind="",
     )
 
 
 def _sums(logits: Tensor, order: str) -> Tensor:
     x = logits.float()
-    return sum_axis(triton_exp(x - x.amax(-1, keepdim=True)), parse(order), -1, accumulate=FP32)
+    return sum_axis(cuda.triton_exp(x - x.amax(-1, keepdim=True)), parse(order), -1, accumulate=FP32)
 
 
 def log_case(program: str, name: str, kind: str, count: int, vocabulary: int, dtype: torch.dtype) -> Case:
@@ -116,7 +130,7 @@ def log_case(program: str, name: str, kind: str, count: int, vocabulary: int, dt
         other_outputs=lambda outputs: shifted(outputs, 1),
         says="x - max - log sum in fp32, one rounding to bf16" if stored else f"`order: {order}`",
         recorded=(Seen(op="log_probs", at=at, operands=dtype, blind=("order",) if stored else ()),),
-        blind="`ex2.approx`, correctly rounded; the logarithm, which is the kernel's own on both sides",
+        blind="the logarithm, which is the kernel's own on both sides",
         by_logs=True,
     )
 
@@ -149,19 +163,18 @@ def _contracted(case: Case, values: Tensor, weights: Tensor) -> Case:
 
 
 def merge_case(program: str, tokens: int, heads: int) -> Case:
-    """With the contraction that our merge has, and Triton's exponential."""
+    """With Triton's exponential and quotient, and the first product contracted into the sum."""
     case = attention.merge_case(program, tokens, heads, FP32)
-
-    def contracted(make: Any) -> Outputs:
-        with patch.object(attention, "unfused", fma), patch.object(attention, "merge_exp", triton_exp):
-            return dict(make())
-
+    a, b, lse_a, lse_b = (case.arguments[name] for name in ("a", "b", "lse_a", "lse_b"))
+    highest = torch.maximum(lse_a, lse_b)
+    powers = [cuda.triton_exp(lse - highest) for lse in (lse_a, lse_b)]
+    share_a, share_b = (cuda.div_full(power, powers[0] + powers[1]).t().unsqueeze(-1) for power in powers)
     return replace(
         case,
-        ours=lambda: contracted(case.ours),
-        other_outputs=case.ours,
+        ours=lambda: {"output": fma(a, share_a, b * share_b)},
+        other_outputs=lambda: {"output": a * share_a + b * share_b},
         says=f"{case.says}; the first product goes into the sum unrounded",
-        blind="`ex2.approx`, `div.full`, correctly rounded",
+        blind="",
     )
 
 
@@ -169,16 +182,16 @@ def gate_case(count: int, k: int, denominator: str, renormalized: str) -> Case:
     """SGLang's router of bf16 logits: a row is one warp's; a lane has eight experts, or one if 16 divides no row."""
     case = moe.gate_case(60, count, k, BF16, score="softmax")
 
-    orders = {"denominator": denominator, "renormalize_order": renormalized, "math": "cuda_fast"}
+    orders = {"denominator": denominator, "renormalize_order": renormalized, "math": "triton"}
     (node,) = case.recorded
     blind = tuple(name for name in node.blind if name not in orders)
     return replace(
         case,
         ours=lambda: case.ours(**orders),
         other_outputs=lambda: case.ours(**{**orders, "denominator": "fold_lo"}),
-        says=f"`denominator: {denominator}`, `renormalize_order: {renormalized}`, `math: cuda_fast`",
+        says=f"`denominator: {denominator}`, `renormalize_order: {renormalized}`, `math: triton`",
         recorded=(replace(node, at={**node.at, **orders}, blind=blind),),
-        blind="`ex2.approx`, `div.full`, correctly rounded",
+        blind="",
     )
 
 
@@ -187,7 +200,9 @@ def cases() -> Iterator[Case]:
     for program in ("live_vllm", "live_sglang"):
         yield norm_case(program, 60, 2880)
         yield norm_case(program, 60, 1001)
+        yield root_case(program, 60, 2112)
         yield mean_case(program, 20, 2880)
+        yield mean_case(program, 20, 2112)
         yield merge_case(program, 5, 3)
     yield log_case("live_vllm", "_topk_log_softmax_kernel", "logprobs", 40, 5008, BF16)
     yield log_case("live_vllm", "_topk_log_softmax_kernel", "logprobs", 40, 5008, FP32)

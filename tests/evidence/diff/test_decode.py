@@ -13,9 +13,7 @@ from torch import Tensor, nn
 
 from moeparity.evidence.diff.report import DiffReport
 from moeparity.evidence.diff.run import diff
-from moeparity.evidence.diff.shared_tokens import matched, streams
 from moeparity.evidence.diff.show import headline
-from moeparity.evidence.diff.token_rows import Sequence, Tokens
 from tests.evidence.diff.scene import HIDDEN, IDS, VOCABULARY, record
 
 MASK = torch.ones_like(IDS)
@@ -166,14 +164,40 @@ def test_a_key_that_one_side_hides_is_a_start(tmp_path: Path) -> None:
     assert start.passes == (0, 3)
 
 
-def test_tokens_that_find_no_counterpart_are_no_equal_ones(tmp_path: Path) -> None:
-    """In one step the mask hides a token of the cache, so that the sequence seems to go on a place earlier."""
+def test_a_mask_that_hides_a_token_of_the_cache_in_one_step_is_a_start(tmp_path: Path) -> None:
+    """The sequence goes on all the same: its row has as many columns as before, and its token is named."""
     steps = _steps([PROMPT, *range(PROMPT + 1, LENGTH + 1)], torch.ones_like(IDS))
     steps[2]["attention_mask"][0, 4] = 0
     a = record(tmp_path / "a", _Program(), _steps([LENGTH], torch.ones_like(IDS)))
-    report = diff(a, record(tmp_path / "b", _Program(), steps))
+    (start,) = diff(a, record(tmp_path / "b", _Program(), steps)).starts
+    assert (start.path, start.passes, start.tokens) == ("layers.0.attention", (0, 2), 1)
+    assert start.position is not None
+    assert (start.position.sequence, start.position.token) == (0, 5)
+
+
+def test_tokens_that_find_no_counterpart_are_no_equal_ones(tmp_path: Path) -> None:
+    """One sequence of three begins otherwise."""
+    steps = _steps([LENGTH], torch.ones_like(IDS))
+    a = record(tmp_path / "a", _Program(), steps)
+    (batch,) = _steps([LENGTH], torch.ones_like(IDS))
+    batch["input_ids"] = torch.cat([(IDS[:1] + 1) % HIDDEN, IDS[1:]])
+    report = diff(a, record(tmp_path / "b", _Program(), [batch]))
     assert report.status == "inconclusive"
-    assert "2 tokens of A and 2 tokens of B without a counterpart" in report.reason
+    assert f"{LENGTH} tokens of A and {LENGTH} tokens of B without a counterpart" in report.reason
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "says"), [(1, 0, "A reads 3 tokens that B masks"), (0, 1, "B reads 3 tokens that A masks")]
+)
+def test_a_mask_that_one_program_leaves_out_is_told(tmp_path: Path, ours: int, theirs: int, says: str) -> None:
+    traces = (
+        record(tmp_path / name, _Program(), _steps([LENGTH], (MASK, torch.ones_like(IDS))[left_out]))
+        for name, left_out in (("a", ours), ("b", theirs))
+    )
+    report = diff(*traces)
+    assert report.status == "inconclusive"
+    assert f"the attention mask differs: {says}" in report.reason
+    assert "mask" not in diff(tmp_path / "a", tmp_path / "a").reason
 
 
 def test_a_decode_of_other_tokens_is_compared_as_far_as_both_have_the_same(tmp_path: Path) -> None:
@@ -183,40 +207,3 @@ def test_a_decode_of_other_tokens_is_compared_as_far_as_both_have_the_same(tmp_p
     report = diff(a, record(tmp_path / "b", _Program(), steps, ops=False))
     assert report.status == "inconclusive"
     assert "nothing was compared" in report.reason
-
-
-def test_streams_of_a_server_go_on_in_any_slot() -> None:
-    """Flat batches: a prefill of two sequences, a step of both, a step in which the second stands first."""
-    passes = [
-        Tokens((5,), (Sequence((1, 2, 3), (0, 1, 2)), Sequence((7, 8), (3, 4)))),
-        Tokens((2,), (Sequence((4,), (0,), 3), Sequence((9,), (1,), 2))),
-        Tokens((2,), (Sequence((6,), (0,), 3), Sequence((5,), (1,), 4))),
-    ]
-    first, second = streams(passes)
-    assert (first.ids, second.ids) == ([1, 2, 3, 4, 5], [7, 8, 9, 6])
-    assert first.cells == [(0, 0), (0, 1), (0, 2), (1, 0), (2, 1)]
-    whole = Tokens((2, 5), (Sequence((7, 8, 9, 6), (1, 2, 3, 4)), Sequence((1, 2, 3, 4, 5), (5, 6, 7, 8, 9))))
-    shared = matched([whole], passes)
-    assert {key: (places.a.tolist(), places.b.tolist()) for key, places in shared.items()} == {
-        (0, 0): ([1, 2, 5, 6, 7], [3, 4, 0, 1, 2]),
-        (0, 1): ([3, 8], [1, 0]),
-        (0, 2): ([4, 9], [0, 1]),
-    }
-
-
-def test_a_step_that_could_be_of_two_sequences_is_of_none() -> None:
-    passes = [
-        Tokens((4,), (Sequence((1, 2), (0, 1)), Sequence((1, 2), (2, 3)))),
-        Tokens((1,), (Sequence((4,), (0,), 2),)),
-        Tokens((3,), (Sequence((0,), (0,)), Sequence((0,), (1,)), Sequence((5,), (2,), 2))),
-    ]
-    # The second pass's slot says which; the third's does not.
-    assert [stream.ids for stream in streams(passes)] == [[1, 2, 4], [1, 2, 5], [0], [0]]
-    assert [stream.ids for stream in streams([passes[0], passes[2]])] == [[1, 2], [1, 2], [0], [0]]
-
-
-def test_a_row_that_begins_with_padding_keeps_its_slot() -> None:
-    """Rows 1 and 2 have one length; the first step has no token of row 0 and one of either, the second all three."""
-    first = Tokens((3, 2), (Sequence((7,), (3,)), Sequence((8,), (5,))))
-    second = Tokens((3, 1), (Sequence((5,), (0,)), Sequence((1,), (1,), 1), Sequence((2,), (2,), 1)))
-    assert [stream.ids for stream in streams([first, second])] == [[7, 1], [8, 2], [5]]

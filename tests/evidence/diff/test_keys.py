@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from moeparity.evidence.alignment.tokens import Sequence as TokenSequence
+from moeparity.evidence.alignment.tokens import Tokens
 from moeparity.evidence.diff.key_columns import KeyColumns
 from moeparity.evidence.diff.report import DiffReport
 from moeparity.evidence.diff.run import diff
-from moeparity.evidence.diff.token_rows import Sequence as TokenSequence
-from moeparity.evidence.diff.token_rows import Tokens
 from tests.checkpoint_factory import make_random
 from tests.evidence.recorded import recorded
 from tests.hf.reference import load

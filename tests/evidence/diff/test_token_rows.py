@@ -6,14 +6,11 @@ from pathlib import Path
 from types import MethodType
 from typing import Any
 
-import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from moeparity.evidence.diff.run import diff
-from moeparity.evidence.diff.shared_tokens import matched
-from moeparity.evidence.diff.token_rows import Sequence, Tokens, stated, token_of_rows
 from tests.evidence.diff.scene import HIDDEN, IDS, model, record
 from tests.evidence.recorded import recorded
 
@@ -113,48 +110,6 @@ def test_padding_that_is_seen_starts_where_it_is_read(tmp_path: Path) -> None:
     report = diff(record(tmp_path / "a", model(), [PADDED]), record(tmp_path / "b", leaky_model, [PADDED]))
     assert report.status == "fail"
     assert report.starts[0].path == "layers.1.attention"
-
-
-@pytest.mark.parametrize(
-    ("shape", "grid", "expected"),
-    [
-        ((2, 3, 8), (2, 3), [0, 1, 2, 3, 4, 5]),
-        ((6, 8), (2, 3), [0, 1, 2, 3, 4, 5]),
-        ((2, 2, 4), (1, 2), None),
-        ((2, 5, 3, 8), (2, 3), [0, 1, 2] * 5 + [3, 4, 5] * 5),
-        ((3, 2, 8), (2, 3), [0, 3, 1, 4, 2, 5]),
-        ((5, 8), (2, 3), None),
-        ((2, 3, 3, 8), (2, 3), None),
-        ((4, 6, 8), (6,), [0, 1, 2, 3, 4, 5] * 4),
-        ((8,), (2, 3), None),
-    ],
-)
-def test_which_token_a_row_is_of(shape: tuple[int, ...], grid: tuple[int, ...], expected: list[int] | None) -> None:
-    rows = token_of_rows(shape, grid)
-    assert (None if rows is None else rows.tolist()) == expected
-
-
-def test_packed_sequences_meet_their_padded_partners_by_ids() -> None:
-    padded = Tokens((2, 4), (Sequence((5, 6), (2, 3)), Sequence((7, 8, 9), (5, 6, 7))))
-    packed = Tokens((5,), (Sequence((7, 8, 9), (0, 1, 2)), Sequence((5, 6), (3, 4))))
-    (match,) = matched([padded], [packed]).values()
-    assert match.a.tolist() == [2, 3, 5, 6, 7]
-    assert match.b.tolist() == [3, 4, 0, 1, 2]
-    assert not match.alike
-
-
-def test_the_same_sequence_twice_has_one_partner_each() -> None:
-    twice = Tokens((2, 2), (Sequence((5, 6), (0, 1)), Sequence((5, 6), (2, 3))))
-    once = Tokens((1, 2), (Sequence((5, 6), (0, 1)),))
-    assert {key: match.a.tolist() for key, match in matched([twice], [once, once]).items()} == {
-        (0, 0): [0, 1],
-        (0, 1): [2, 3],
-    }
-
-
-def test_a_stated_layout_needs_no_ids() -> None:
-    (match,) = matched([stated([2, 3], 4, at_left=True)], [stated([2, 3], None, at_left=False)]).values()
-    assert (match.a.tolist(), match.b.tolist()) == ([2, 3, 5, 6, 7], [0, 1, 2, 3, 4])
 
 
 class _Packed(torch.nn.Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +15,9 @@ from moeparity.engine.values import assemble
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker
 from moeparity.errors import SpecError, Where
+from moeparity.evidence.explain.explain import Question
 from moeparity.evidence.explain.explained_profile import profile_text
+from moeparity.evidence.explain.inquiry import Memory
 from moeparity.evidence.explain.kernels import Kernels
 from moeparity.evidence.explain.observation import Observation, region_of
 from moeparity.evidence.explain.replaced import Choices, Replaced
@@ -165,3 +167,13 @@ def rules(answer: Explanation) -> dict[str, tuple[object, str, str]]:
         if rule["nodes"] == answer.node
         for name, value in rule["set"].items()
     }
+
+
+def explain(
+    plan: BoundGraph, node: str, observations: Sequence[Observation], loaded: Loaded, memory: Memory | None = None
+) -> Explanation:
+    """The choices that give a node's values in all observations; the search starts from those of `plan`."""
+    values = set.intersection(*(set(observation.values) for observation in observations))
+    region = region_of(plan.at_phase(observations[0].phase), node, values)
+    question = Question(plan=plan, region=region, loaded=loaded, memory=memory or Memory())
+    return question.answer(observations).explanation

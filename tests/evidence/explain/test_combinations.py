@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from moeparity.evidence.explain.engines import profiles_choices
-from moeparity.evidence.explain.explain import explain
 from moeparity.evidence.explain.replaced import Choices
 from moeparity.evidence.explain.report import Explanation
+from moeparity.evidence.explain.tries import Tries, minimal
 from moeparity.inputs.model import Model
 from moeparity.plan.bound import BoundGraph
-from tests.evidence.explain.observed import Seen, bound, kernels_of, planted
+from tests.evidence.explain.observed import Seen, bound, explain, kernels_of, planted
 
 NORM, ROUTER, ATTEND = "layers[1].moe.norm", "layers[1].moe.router", "layers[1].attention.attend"
 EXPERTS, COMBINE = "layers[1].moe.experts", "layers[1].moe.combine"
@@ -91,3 +91,19 @@ def test_a_profile_counts_at_a_node_whose_fused_kernel_ends_behind_it(model: Mod
         kernels, _ = kernels_of(eager, Seen(node, dict.fromkeys([*node.inputs, *node.values], torch.zeros(1)), None))  # type: ignore[arg-type]
         of_node = kernels.replaced.as_chosen({place: s for place, s in plan.settings.items() if place[0] == node.name})
         assert not of_node or any(of_node <= choices for choices in profiles_choices(kernels.replaced)), node.name
+
+
+def test_what_takes_no_effect_explains_nothing_also_where_the_work_is_spent(
+    eager: BoundGraph, nodes: dict[str, Seen]
+) -> None:
+    """A whole profile sets the layout of keys too, which a kernel that loads tiles does not go by."""
+    flash = at(ATTEND, implementation="flash")
+    whole = flash | at(ATTEND, kv_layout="cached")
+    observation, _ = planted(eager, nodes[ATTEND], whole) or pytest.fail("it runs")
+    kernels, _ = kernels_of(eager, nodes[ATTEND])
+    tries = Tries(kernels=kernels, samples=[observation.sample(kernels.replaced.nodes)], limit=1000)
+    assert tries.exact(whole)
+    tries.limit = 0
+    assert minimal(tries, whole) == flash
+    assert tries.exact(flash), "without another call"
+    assert kernels.replaced.in_effect(at(ATTEND, kv_layout="cached")) == at(ATTEND, kv_layout="cached")

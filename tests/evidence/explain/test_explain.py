@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from moeparity.engine.computation import op_numerics
+from moeparity.engine.computation import CallInputs, op_numerics
 from moeparity.errors import TraceError
-from moeparity.evidence.explain import explain as explain_module
-from moeparity.evidence.explain.explain import explain
+from moeparity.evidence.explain import inquiry as inquiry_module
 from moeparity.evidence.explain.observation import Observation, region_of
 from moeparity.evidence.explain.report import Explanation, is_near
 from moeparity.inputs.model import Model
@@ -20,7 +19,7 @@ from moeparity.numerics.bits import same_bits
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.changed import in_all_phases
 from moeparity.plan.setting import Setting
-from tests.evidence.explain.observed import Seen, bound, drawn, kernels_of, opened, planted, rules, seen_under
+from tests.evidence.explain.observed import Seen, bound, drawn, explain, kernels_of, opened, planted, rules, seen_under
 
 ATTEND, NORM, ROUTER = "layers[1].attention.attend", "layers[1].moe.norm", "layers[1].moe.router"
 EXPERTS, COMBINE, CACHE = "layers[1].moe.experts", "layers[1].moe.combine", "layers[1].attention.cache"
@@ -29,7 +28,7 @@ EXPERTS, COMBINE, CACHE = "layers[1].moe.experts", "layers[1].moe.combine", "lay
 @pytest.fixture
 def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """What no choice gives is searched for to the end: a sixteenth of it shows that."""
-    monkeypatch.setattr(explain_module, "WORK", 1024)
+    monkeypatch.setattr(inquiry_module, "WORK", 1024)
 
 
 def ask(plan: BoundGraph, node_values: Seen, *observations: Observation) -> Explanation:
@@ -52,7 +51,8 @@ def recomputed(plan: BoundGraph, node_values: Seen, answer: Explanation) -> tupl
     reads = [
         None if name is None else node_values.values.get(name) for name in with_choices.read_inputs(node_values.node)
     ]
-    return op_numerics(with_choices, node, {}).compute(reads, node_values.loaded, (2, 24), None)
+    call_inputs = CallInputs(tensors=reads, loaded=node_values.loaded, size=(2, 24))
+    return op_numerics(with_choices, node, {}).compute(call_inputs)
 
 
 def _choices(answer: Explanation) -> tuple[str, ...]:

@@ -9,17 +9,19 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from moeparity.evidence.explain.explain import explain
 from moeparity.evidence.explain.faults import PLANTED, fault_places, place_of, suspects_of
 from moeparity.evidence.explain.inquiry import Memory
 from moeparity.evidence.explain.plainness import in_words
 from moeparity.evidence.explain.replaced import Choice
+from moeparity.inputs.model import open_model
+from moeparity.inputs.weights.formats import FORMATS
+from moeparity.inputs.weights.quantise import quantise
 from moeparity.ops.attribute import Value
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.faults.apply import experts_of
 from moeparity.plan.faults.reader import shipped_faults
 from tests.checkpoint_factory import FILE
-from tests.evidence.explain.observed import Seen, planted
+from tests.evidence.explain.observed import Seen, bound, explain, planted, seen_under
 
 LAYER = "layers[1]."
 NORM, ROUTER, EXPERTS = f"{LAYER}moe.norm", f"{LAYER}moe.router", f"{LAYER}moe.experts"
@@ -141,3 +143,38 @@ def test_an_expert_is_suspected_by_its_tokens(slots: bool) -> None:
     assert suspects_of(base, base, ids) == ()
     assert suspects_of(base[:, :0], base[:, :0], ids[:, :0]) == ()
     assert suspects_of(recorded[..., :-1, :], base[..., :-1, :], ids) == ()
+
+
+GATE = f"{LAYER}moe.gate"
+OF_SCALES = [
+    *((OUT, fault(f"scales-{name}")) for name in ("transposed", "of-another-block", "twice", "inverted", "missing")),
+    (OUT, fault("scales-of-another-layer", layer=0)),
+    (OUT, fault("scales-of-another-size", size=32)),
+    (EXPERTS, fault("scales-twice", part="gate and up")),
+    (EXPERTS, fault("scales-of-another-block", part="down")),
+    (GATE, fault("skip-list-ignored", block=128)),
+]
+
+
+@pytest.fixture(scope="module")
+def in_fp8(qwen3_moe: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[BoundGraph, dict[str, Seen]]:
+    """The model quantised in blocks that are fewer across than down, or not, and what its nodes were given."""
+    folder = tmp_path_factory.mktemp("fp8") / "model"
+    quantise(qwen3_moe, FORMATS["fp8-blocks"], folder, 16)
+    model = open_model(folder, device="cpu")
+    plan = bound(model, "hf-eager")
+    return plan, seen_under(model, plan)
+
+
+@pytest.mark.parametrize(("node", "planting"), OF_SCALES, ids=str)
+def test_faults_of_quantised_weights_are_named(
+    in_fp8: tuple[BoundGraph, dict[str, Seen]], node: str, planting: tuple[str, dict[str, Value], Value]
+) -> None:
+    plan, nodes = in_fp8
+    choices = frozenset([choice(nodes[node], planting)])
+    observation, _ = planted(plan, nodes[node], choices) or pytest.fail("it runs")
+    with torch.inference_mode():
+        answer = explain(plan, node, [observation], nodes[node].loaded)
+    assert answer.explained, answer.matches
+    words = {*in_words([nodes[node].node], choices)}
+    assert words in [{*match.choices} for match in answer.matches], answer.matches

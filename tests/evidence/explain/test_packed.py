@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from moeparity.evidence.alignment.tokens import tokens_in
 from moeparity.evidence.explain.faults import PLANTED
 from moeparity.evidence.explain.replaced import Choices
 from moeparity.evidence.explain.report import Explained
@@ -89,8 +90,9 @@ def test_kernels_for_sequences_of_various_lengths_compute_each_by_itself(model: 
     whole = observation.sample(kernels.replaced.nodes)
     sequences = torch.arange(len(LENGTHS)).repeat_interleave(torch.tensor(LENGTHS))[None]
     by_sequence = {**whole.values, "mask": sequences[:, :, None] == sequences[:, None]}
-    packed = Sample(values=by_sequence, results=whole.results, sequences=sequences)
-    axes = {value: node_values.node.op.input_token_axes.get(port, 1) for port, value in _ports(node_values)}
+    tokens_of_pack = tokens_in(sequences, positions=positions_of(LENGTHS))
+    packed = Sample(values=by_sequence, results=whole.results, tokens=tokens_of_pack)
+    axes = {value: node_values.node.op.tokens.input_axes.get(port, 1) for port, value in _ports(node_values)}
     (together,) = kernels.computed(flash, packed)
     parts: list[Tensor] = []
     for first, last in packed.spans:

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from moeparity.evidence.alignment.tokens import of_requests
 from moeparity.evidence.explain.observation import Observation
-from moeparity.evidence.explain.served import BEHIND_EACH_OTHER, CACHED, MASK, POSITIONS, by_request, together
+from moeparity.evidence.explain.observed import in_steps
+from moeparity.evidence.explain.served import CACHED, MASK, POSITIONS, by_request
+from moeparity.evidence.maps.continued import BEHIND_EACH_OTHER, contexts
 from moeparity.evidence.maps.forwards import Forward
 from moeparity.evidence.maps.values import ShownValues
 from moeparity.evidence.trace.records import Batch
@@ -32,7 +35,7 @@ def ways_of(batches: tuple[Batch, ...]) -> tuple[list[Forward], list[ShownValues
     for batch in batches:
         rows = sum(batch.tokens) + batch.padding
         numbers = torch.arange(begin, begin + rows)
-        ways.append(Forward(numbers[None], True, {}, batch=batch))
+        ways.append(Forward(numbers[None], of_requests(batch, numbers[None]), {}))
         tensors = {
             "tokens": numbers[None],
             EMBED: numbers[None, :, None].float(),
@@ -51,28 +54,30 @@ def graph(qwen3_moe: Path) -> Graph:
 
 def steps_of(batches: tuple[Batch, ...], graph: Graph) -> list[tuple[Observation, Sizes]]:
     ways, shown = ways_of(batches)
-    return by_request(ways, together(ways, shown), graph)
+    return by_request(ways, in_steps(ways, contexts(ways), shown), graph)
+
+
+def together(batches: tuple[Batch, ...]) -> list[tuple[Observation, Sizes]]:
+    ways, shown = ways_of(batches)
+    return in_steps(ways, contexts(ways), shown)
 
 
 def test_a_step_has_all_its_rows() -> None:
     """Each at the position that its own request has; rows that pad are not real."""
-    steps = together(*ways_of(BATCHES))
+    steps = together(BATCHES)
     assert [step.values[POSITIONS].tolist() for step, _ in steps] == [[[0, 0, 1]], [[2, 3, 1, 0, 0]], [[2, 4]]]
     reals = [step.real.tolist() for step, _ in steps if step.real is not None]
     assert reals == [[[True] * 3], [[True] * 3 + [False] * 2], [[True] * 2]]
-    assert [step.ends.tolist() for step, _ in steps if step.ends is not None] == [[0, 2], [1, 2], [0, 1]]
-    assert [step.requests for step, _ in steps] == [
-        (("b", 0), ("a", 0), ("a", 1)),
-        (("a", 2), ("a", 3), ("b", 1)),
-        (("b", 2), ("a", 4)),
-    ]
+    assert [step.tokens.ends for step, _ in steps if step.tokens is not None] == [(0, 2), (1, 2), (0, 1)]
+    names = [[step.tokens.where(row) for row in range(3)] for step, _ in steps[:2] if step.tokens is not None]
+    assert names == [[(0, 0, "b"), (0, 0, "a"), (0, 1, "a")], [(0, 2, "a"), (0, 3, "a"), (0, 1, "b")]]
     assert [step.number for step, _ in steps] == [0, 1, 2]
     assert all(step.unknown == BEHIND_EACH_OTHER and MASK not in step.values for step, _ in steps)
     assert all(step.other_shapes == {EMBED: "a note"} for step, _ in steps)
 
 
 def test_sizes_are_those_of_the_longest_request() -> None:
-    sizes = [sizes for _, sizes in together(*ways_of(BATCHES))]
+    sizes = [sizes for _, sizes in together(BATCHES)]
     assert sizes == [
         Sizes("prefill", 3, longest=2, keys=2, queries=2),
         Sizes("chunk", 5, longest=4, keys=4, queries=2),
@@ -91,7 +96,7 @@ def test_each_request_is_a_sequence_that_goes_on(graph: Graph) -> None:
     earlier = [[before.values[EMBED].flatten().tolist() for before in step.earlier] for step, _ in steps]
     assert earlier == [[], [], [[1, 2]], [[0]], [[0], [5]], [[1, 2], [3, 4]]]
     assert [step.values[POSITIONS].flatten().tolist() for step, _ in steps] == [[0], [0, 1], [2, 3], [1], [2], [4]]
-    assert [(step.number, step.row) for step, _ in steps] == [(0, 0), (0, 1), (1, 0), (1, 2), (2, 0), (2, 1)]
+    assert [step.number for step, _ in steps] == [0, 0, 1, 1, 2, 2]
 
 
 def test_a_request_has_its_own_mask_and_sizes(graph: Graph) -> None:
@@ -99,7 +104,7 @@ def test_a_request_has_its_own_mask_and_sizes(graph: Graph) -> None:
     steps = steps_of(BATCHES, graph)
     assert [tuple(step.values[MASK].shape) for step, _ in steps] == [(1, 1), (1, 2), (1, 2), (1, 1), (1, 1), (1, 1)]
     assert all(bool(step.values[MASK].all()) for step, _ in steps)
-    assert all(step.real is None and step.ends is None and not step.unknown for step, _ in steps)
+    assert all(step.real is None and not step.unknown for step, _ in steps)
     assert [HEAD in step.values for step, _ in steps] == [False] * 4 + [True] * 2
     assert [(of.keys, of.queries, of.phase) for _, of in steps] == [
         (1, 1, "prefill"), (2, 2, "prefill"), (4, 2, "chunk"), (2, 1, "chunk"), (3, 1, "decode"), (5, 1, "decode"),

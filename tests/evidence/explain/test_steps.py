@@ -10,11 +10,11 @@ import pytest
 import torch
 import yaml
 
+from moeparity.documents.checked import shipped
 from moeparity.errors import TraceError
 from moeparity.evidence.explain.explained_profile import profile_text
 from moeparity.evidence.explain.report import Explained, Explanation
 from moeparity.evidence.explain.trace import Request, explain_trace
-from moeparity.plan.spec.reader import shipped
 from tests.evidence.explain.observed import on_screen
 from tests.evidence.traced import captured, generated, uneven
 

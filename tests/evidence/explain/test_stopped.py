@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from moeparity.evidence.explain.explain import explain
 from moeparity.evidence.explain.inquiry import Memory
 from moeparity.evidence.explain.observation import Observation, region_of
 from moeparity.evidence.explain.replaced import Choices, relative
@@ -18,7 +17,7 @@ from moeparity.inputs.model import Model
 from moeparity.plan.bound import BoundGraph
 from moeparity.progress import Progress, Stop
 from tests.command import executable
-from tests.evidence.explain.observed import Seen, kernels_of, on_screen
+from tests.evidence.explain.observed import Seen, explain, kernels_of, on_screen
 from tests.evidence.traced import captured, tokens
 
 

@@ -15,16 +15,16 @@ import torch
 import yaml
 from torch import Tensor, nn
 
+from moeparity.documents.checked import shipped
 from moeparity.engine.forward import forward
 from moeparity.errors import MoeparityError, TraceError
-from moeparity.evidence.explain import explain as explain_module
+from moeparity.evidence.explain import inquiry as inquiry_module
 from moeparity.evidence.explain.explained_profile import profile_text
 from moeparity.evidence.explain.report import Explained, Explanation
 from moeparity.evidence.explain.trace import Request, explain_trace
 from moeparity.inputs.model import Model
 from moeparity.numerics.bits import same_bits
 from moeparity.numerics.dtypes import torch_dtype
-from moeparity.plan.spec.reader import shipped
 from tests.command import inside
 from tests.evidence.explain.observed import on_screen
 from tests.evidence.recorded import recorded
@@ -133,7 +133,7 @@ def test_a_patch_of_three_choices_is_named_and_nothing_innocent(model: Model, tm
 
 def test_what_nobody_lists_is_none(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("moeparity.evidence.explain.trace.WORK", 1024)
-    assert explain_module.WORK > 1024
+    assert inquiry_module.WORK > 1024
     trace = traced(model, tmp_path / "trace", "hf-eager", norms_of(1, by_magnitude))
     result = explain_trace(Request(trace=trace, checkpoint=model.folder, nodes=("layers[1].moe.*",)))
     assert result.exit_code == 1

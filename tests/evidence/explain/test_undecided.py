@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from moeparity.evidence.explain import undecided
-from moeparity.evidence.explain.explain import explain
 from moeparity.evidence.explain.explained_profile import profile_text
 from moeparity.evidence.explain.observation import Observation
 from moeparity.evidence.explain.replaced import Choices
@@ -22,7 +21,7 @@ from moeparity.numerics.bits import same_bits
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.changed import in_all_phases
 from moeparity.plan.setting import Place
-from tests.evidence.explain.observed import Seen, kernels_of, on_screen, planted, result, rules
+from tests.evidence.explain.observed import Seen, explain, kernels_of, on_screen, planted, result, rules
 from tests.test_reports import refused
 
 AT = "layers[1]"
@@ -78,7 +77,8 @@ def opened_at(answer: Explanation, attribute: str) -> OpenChoice:
 def test_whole_numbers_that_do_as_well_are_named_and_not_stated(eager: BoundGraph, nodes: dict[str, Seen]) -> None:
     """In bf16 a projection cut into two parts, or over ranks, or computed row by row, has the same bits."""
     answer = ask(eager, nodes[Q_PROJ])
-    assert rules(answer).keys() == {"output"}
+    # On a grid of 8 bits the projection gives other bits.
+    assert rules(answer).keys() == {"output", "weights", "activations"}
     for attribute in ("splits", "rows", "tensor", "blocks"):
         choice = opened_at(answer, attribute)
         assert choice.others

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from moeparity.errors import Where
+from moeparity.evidence.alignment.tokens import tokens_in
 from moeparity.evidence.maps.continued import Context, contexts
-from moeparity.evidence.maps.forwards import forwards
+from moeparity.evidence.maps.forwards import Forward, forwards
 from moeparity.evidence.maps.module_map import load_map
 from moeparity.evidence.trace.reader import open_trace
 from tests.evidence.recorded import recorded
@@ -54,7 +55,7 @@ def met(folder: Path, calls: Sequence[Call], save: str = "*") -> list[Context]:
             program(torch.ones(2 if shown is None else len(shown), length, dtype=torch.int64), mask, positions)
     (trace,) = open_trace(folder).ranks
     module_map = load_map("transformers", Where(Path("a test")))
-    return contexts(trace, module_map, forwards(trace, module_map))
+    return contexts(forwards(trace, module_map))
 
 
 def mask(*rows: str) -> Tensor:
@@ -157,3 +158,13 @@ def test_a_mask_that_was_not_kept_is_not_guessed(tmp_path: Path) -> None:
     """Whole numbers are always kept."""
     (context,) = met(tmp_path, [(PROMPT_MASK.float(), None, 4)], save="model.embed_tokens")
     assert "was not kept whole" in context.unknown
+
+
+def test_borders_alone_say_who_sees_whom_and_no_positions() -> None:
+    """Whether rotations begin anew there is not known, so none is called wrong."""
+    ids = torch.ones(1, 5, dtype=torch.int64)
+    way = Forward(ids, tokens_in(ids, starts=torch.tensor([0, 2])), {})
+    (context,) = contexts([way])
+    assert context.positions is None
+    assert context.visible is not None
+    assert context.visible[0].int().tolist() == [[1, 1, 0, 0, 0]] * 2 + [[0, 0, 1, 1, 1]] * 3

@@ -7,22 +7,22 @@ from pathlib import Path
 
 import pytest
 
+from moeparity.documents.checked import shipped
 from moeparity.errors import Where
 from moeparity.evidence.maps.module_map import load_map
 from moeparity.evidence.trace.records import Call
 from moeparity.plan.config import Config
 from moeparity.plan.expand import expand
-from moeparity.plan.spec import reader
 from tests.small_models import SMALL
 
 
 @pytest.mark.parametrize("model", SMALL)
-@pytest.mark.parametrize("name", reader.shipped("maps"))
+@pytest.mark.parametrize("name", shipped("maps"))
 def test_what_refuses_another_model_is_shown_by_this_one(name: str, model: str, tmp_path: Path) -> None:
     """By `every` a trace is taken for one of another model: what it lists of values that this model has is shown."""
     (tmp_path / "config.json").write_text(json.dumps(SMALL[model]), "utf-8")
     graph = expand(Config(tmp_path / "config.json"))
-    module_map = load_map(name, Where(reader.shipped("maps")[name]))
+    module_map = load_map(name, Where(shipped("maps")[name]))
     shown = {(place.module, place.side) for places in module_map.on(graph).values() for place in places}
     values = {value for node in graph.nodes for value in node.values}
     listed = {(path, side) for path, side, value in module_map.every(graph.model_type, graph.layers) if value in values}
@@ -40,7 +40,7 @@ def test_values_are_named_without_a_checkpoint() -> None:
         _call("model.layers.3.self_attn.qkv_proj", {"0": 8}, {"0": 12}),
         _call("model.embed_tokens", {"0": 13}, {"0": 14}),
     ]
-    names = load_map("vllm", Where(reader.shipped("maps")["vllm"])).names(calls)
+    names = load_map("vllm", Where(shipped("maps")["vllm"])).names(calls)
     assert names[2] == "layers[3].moe.gate"
     assert names[1] == "layers[3].moe.norm"
     assert names[6] == "layers[3].attention.residual"

@@ -17,7 +17,7 @@ from moeparity.evidence.diff.report import (
     TraceOutline,
 )
 from moeparity.evidence.diff.show import document as diff_document
-from moeparity.evidence.diff.show import in_short
+from moeparity.evidence.diff.show import two_digits
 from moeparity.evidence.explain.report import (
     ChoiceMatch,
     ExpertTokens,
@@ -159,7 +159,7 @@ DIFFS: Screens = {
     "another dtype": diff_document(DTYPES, "a, b"),
     "another dtype, no whole layer": diff_document(replace(DTYPES, growth=LAYERS[2:], births=()), "a, b"),
     **{f"starts: {name}": diff_document(started(start), "a, b") for name, start in STARTS.items()},
-    "in short": in_short(FULL, "a, b"),
+    "in short": two_digits(FULL, "a, b"),
 }
 
 NODES = tuple(f"layers[{i}].moe.norm" for i in range(3))

@@ -99,4 +99,4 @@ def job(
         layout_of_rank = WeightLayout(checkpoint, layout, tensor=place, expert=expert, attention=attention)
         parts = tuple(layout_of_rank.parts([program(tensors)]))
         rank_weights.append(RankWeights(rank=rank, ranks=len(ranks), cast="", parts=parts))
-    return Weights(source="job", is_checkpoint=False, by_rank=tuple(rank_weights))
+    return Weights(source="job", by_rank=tuple(rank_weights))

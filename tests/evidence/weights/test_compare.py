@@ -131,11 +131,11 @@ def test_what_is_not_there_is_missing_or_was_not_given() -> None:
     lacking = job(rank_tensors, experts=True)
     report = compare(HUB, lacking)
     assert {(f.tensor.split(".")[5], f.sort) for f in report.findings} == {("0", "missing"), ("1", "missing")}
-    half = Weights(source="half", is_checkpoint=False, by_rank=lacking.by_rank[1:], missing=(0,))
+    half = Weights(source="half", by_rank=lacking.by_rank[1:], missing=(0,))
     report = compare(HUB, half)
     assert (report.exit_code, {f.sort for f in report.findings}) == (3, {"incomplete"})
     replicas = job([{"model.norm.weight": weights()["model.norm.weight"]}] * 2)
-    first_rank = Weights(source="one", is_checkpoint=False, by_rank=replicas.by_rank[:1], missing=(1,))
+    first_rank = Weights(source="one", by_rank=replicas.by_rank[:1], missing=(1,))
     assert (
         compare(first_rank, first_rank).exit_code,
         compare(first_rank, None).exit_code,
@@ -160,7 +160,7 @@ def test_an_adapter_is_no_part_of_the_checkpoint_and_a_tied_head_is_its_embeddin
     module.register_module("lm_head", module.get_submodule("model.embed_tokens"))
     tied_rank = RankWeights(rank=0, ranks=1, cast="", parts=tuple(WeightLayout(BASE).parts([program(tied)])))
     with_head = RankWeights(rank=0, ranks=1, cast="", parts=tuple(WeightLayout().parts([module])))
-    sides = [Weights(source="x", is_checkpoint=False, by_rank=(side,)) for side in (tied_rank, with_head)]
+    sides = [Weights(source="x", by_rank=(side,)) for side in (tied_rank, with_head)]
     report = compare(*sides)
     assert (report.exit_code, report.aside) == (
         0,
@@ -176,7 +176,7 @@ def test_parts_that_lie_over_each_other_are_told() -> None:
 
     some = part("model.norm.weight", weights()["model.norm.weight"][4:8], shape=(16,), start=(4, 0))
     by_rank = tuple(RankWeights(rank=r, ranks=2, cast="", parts=(p,)) for r, p in enumerate((whole[0], some)))
-    report = compare(Weights(source="x", is_checkpoint=False, by_rank=by_rank), None)
+    report = compare(Weights(source="x", by_rank=by_rank), None)
     assert (only(report).sort, report.exit_code) == ("overlap", 3)
     assert only(report).says == "rank 1 holds rows 4:8, parts of which others hold too"
 

@@ -52,7 +52,7 @@ def test_attention_that_is_cut_over_fewer_ranks() -> None:
         }
         layout = WeightLayout(BASE, "sglang", tensor=(rank, 2), attention=(0, 1))
         by_rank.append(RankWeights(rank=rank, ranks=2, cast="", parts=tuple(layout.parts([program(rank_tensors)]))))
-    report = compare(HUB, Weights(source="job", is_checkpoint=False, by_rank=tuple(by_rank)))
+    report = compare(HUB, Weights(source="job", by_rank=tuple(by_rank)))
     assert equal(report), report.findings
 
 
@@ -60,7 +60,7 @@ def test_transformers_stacks_of_experts_and_its_buffers() -> None:
     model = AutoModelForCausalLM.from_pretrained(BASE, dtype=torch.bfloat16)
     parts = tuple(WeightLayout(BASE, "transformers").parts([nn.DataParallel(model)]))
     rank_weights = RankWeights(rank=0, ranks=1, cast="", parts=parts)
-    report = compare(HUB, Weights(source="model", is_checkpoint=False, by_rank=(rank_weights,)))
+    report = compare(HUB, Weights(source="model", by_rank=(rank_weights,)))
     assert equal(report), report.findings
     assert "model.rotary_emb.inv_freq, in B alone, is a buffer that no checkpoint keeps" in report.aside
 
@@ -71,7 +71,7 @@ def test_a_trainer_in_fp32_is_compared_as_rounded() -> None:
     def weights_in(dtype: str | None) -> Weights:
         parts = tuple(WeightLayout(BASE, dtype=dtype).parts([wide]))
         rank_weights = RankWeights(rank=0, ranks=1, cast=dtype or "", parts=parts)
-        return Weights(source="trainer", is_checkpoint=False, by_rank=(rank_weights,))
+        return Weights(source="trainer", by_rank=(rank_weights,))
 
     assert equal(compare(HUB, weights_in("bf16")))
     apart = compare(HUB, weights_in(None))
@@ -97,7 +97,7 @@ def test_dtensors_say_themselves_what_they_are() -> None:
             ranks.append(RankWeights(rank=rank, ranks=4, cast="", parts=tuple(WeightLayout(BASE).parts([module]))))
         finally:
             dist.destroy_process_group()
-    report = compare(HUB, Weights(source="fsdp", is_checkpoint=False, by_rank=tuple(ranks)))
+    report = compare(HUB, Weights(source="fsdp", by_rank=tuple(ranks)))
     assert equal(report), report.findings
 
 

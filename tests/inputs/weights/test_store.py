@@ -9,7 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from moeparity.inputs.model import open_model
 from moeparity.inputs.weights import store
+from moeparity.inputs.weights.formats import FORMATS
+from moeparity.inputs.weights.quantise import quantise
+from moeparity.numerics.bits import same_bits
 from moeparity.plan.config import Config
 from moeparity.plan.expand import expand
 from tests.checkpoint_factory import FILE
@@ -39,3 +43,17 @@ def test_half_of_the_free_memory_is_used(
     assert store.fits(graph, ["bf16"], CPU) is expected
     assert store.fits(graph, ["bf16"], CPU, math.inf) is expected
     assert not store.fits(graph, ["bf16"], CPU, 1.99 * size)
+
+
+def test_a_quantised_weight_is_multiplied_out_once_for_all_dtypes(qwen3_moe: Path, tmp_path: Path) -> None:
+    """A pass reads each byte once, however many dtypes it makes, and each dtype is what it is by itself."""
+    quantise(qwen3_moe, FORMATS["fp8-blocks"], tmp_path / "fp8", 32)
+    model = open_model(tmp_path / "fp8", device="cpu", values=False)
+    segments = {segment.name: weights for segment, weights in model.weights.segments(("bf16", "fp32"))}
+    every = {name for node in model.graph.nodes for ref in node.weights.values() for name in ref.names}
+    assert model.weights.checkpoint.handed_out == sum(model.weights.checkpoint.entries[name].bytes for name in every)
+    for segment in model.graph.segments:
+        for node in segment.nodes:
+            for dtype in ("bf16", "fp32"):
+                for port, weight in model.weights.node(node, dtype).items():
+                    assert same_bits(weight.contiguous(), segments[segment.name][node.name, dtype][port].contiguous())

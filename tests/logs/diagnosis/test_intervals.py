@@ -7,7 +7,18 @@ import math
 import pytest
 import torch
 
-from moeparity.logs.diagnosis.intervals import BLOCKS, above, bounds, explains, interval, mean, negated, share, slope
+from moeparity.logs.diagnosis.intervals import (
+    BLOCKS,
+    above,
+    bounds,
+    explains,
+    interval,
+    mean,
+    negated,
+    rate,
+    share,
+    slope,
+)
 
 
 def draws(count: int, seed: int) -> torch.Tensor:
@@ -53,3 +64,9 @@ def test_blocks_keep_the_mean_and_about_the_width() -> None:
     assert evidence.sequences == BLOCKS
     assert evidence.estimate == pytest.approx(float(sums.mean()))
     assert (evidence.high - evidence.low) / 2 == pytest.approx(2.576 / math.sqrt(8 * BLOCKS), rel=0.15)
+
+
+def test_rates_that_no_token_or_every_token_shows_have_bounds() -> None:
+    counts = torch.full((5,), 60.0, dtype=torch.float64)
+    assert bounds(rate("r", torch.zeros_like(counts), counts)) == (0, pytest.approx(0.01))
+    assert bounds(rate("r", counts, counts)) == (pytest.approx(0.99), 1)

@@ -134,7 +134,7 @@ def test_a_cap_on_logits_is_listed_beside_a_temperature() -> None:
     finding = diagnose(log(planted, STYLES["usual"], NOISES["moe"], **SIZE)).find("temperature")
     assert finding.verdict == "named"
     assert any("cap" in alternative for alternative in finding.alternatives)
-    assert "or nearer to 1" in finding.reason
+    assert "nearer to 1 if" in finding.reason
 
 
 def test_all_zeros_cannot_be_told_from_greedy(clean: Chunk) -> None:
@@ -225,3 +225,12 @@ def test_text_and_json_hold_the_findings(clean: Chunk) -> None:
     assert "1 sequence was sampled by more than one version" in text
     assert "moeparity init CHECKPOINT" in text
     assert all(len(line) <= 80 for line in diagnosis_lines(diagnosis))
+
+
+def test_a_side_far_below_the_other_is_no_factor_of_it(clean: Chunk) -> None:
+    """Any small enough factor removes most of a large distance; what it leaves is as large as r's spread here."""
+    noise = torch.randn(clean.rollout.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    far = 3 * clean.rollout - (2 + 1.5 * noise).abs()
+    diagnosis = diagnose(dataclasses.replace(clean, trainer=far))
+    assert diagnosis.find("unrelated").verdict == "ruled out"
+    assert diagnosis.find("scaled").verdict == "ruled out"

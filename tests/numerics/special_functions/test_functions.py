@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 
+from moeparity.numerics.special_functions import functions
 from moeparity.numerics.special_functions.functions import APPROXIMATE, approximate
 
 NAMES = tuple(APPROXIMATE.values())
@@ -124,6 +126,29 @@ def test_ftz_changes_nothing_else(name: str) -> None:
     subnormal = (whole.view(torch.int32) & 0x7FFFFFFF) < 0x00800000
     assert patterns(whole[~subnormal]) == patterns(flushed[~subnormal])
     assert [bits & 0x7FFFFFFF for bits in patterns(flushed[subnormal])] == [0] * int(subnormal.sum())
+
+
+def test_listed_significands_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ex2` with ftz goes by a list after much work: borders of its ranges, and patterns of all exponents below 128."""
+    listed = Mock(wraps=functions._ex2_listed)
+    monkeypatch.setattr(functions, "_ex2_listed", listed)
+    borders = [0.0, -0.0, -126.0, -127.0, -150.0, -1e30, -torch.inf, -(2.0**-23), -(2.0**-24), 2.0**-149, -(2.0**-149)]
+    ends = torch.tensor([-126.0, 128.0]).nextafter(torch.tensor(-torch.inf))
+    every = floats(torch.arange(0, 1 << 32, 4093))
+    x = torch.cat((torch.tensor(borders), ends, every[every < 128]))
+    computed = []
+    for least in (1 << 62, 0):
+        monkeypatch.setattr(functions, "LEAST_WORK", least)
+        assert not listed.called
+        computed.append(approximate("ex2", x, ftz=True).view(torch.int32))
+    assert listed.called
+    assert torch.equal(*computed)
+
+
+def test_numbers_that_the_list_lacks_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(functions, "LEAST_WORK", 0)
+    x = torch.tensor([[128.0, 1.0], [torch.nan, torch.inf]])
+    assert patterns(approximate("ex2", x, ftz=True).flatten()) == [INFINITY, 0x40000000, NAN, INFINITY]
 
 
 def test_any_shape_and_stride() -> None:

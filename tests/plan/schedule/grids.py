@@ -91,4 +91,10 @@ def schedulings(draw: st.DrawFn, sequences: int) -> dict[str, Any]:
     # SGLang takes whole pages only.
     size = draw(small) * (block if rule == "sglang" and "prefix" in fields else 1)
     fields["prefill"] = draw(st.sampled_from(["whole", {"chunk": size}]))
+    if draw(st.booleans()):
+        # Places behind a sequence's end are those of an update that it does not see.
+        tokens = st.one_of(st.integers(0, 14), st.lists(st.integers(0, 14), min_size=sequences, max_size=sequences))
+        fields["updates"] = {"at": [draw(tokens)], "cache": draw(st.sampled_from(["kept", "recomputed"]))}
+        if "prefix" in fields:
+            fields["updates"]["prefix"] = draw(st.sampled_from(["kept", "keyed"]))
     return fields

@@ -176,6 +176,7 @@ def test_words() -> None:
         "none",
         "block",
         "reset",
+        "none",
     ]
     assert described(by).startswith(
         "vllm-v1, continuous, at most 8, arriving at steps 0, 1, decode from token 3, verify"

@@ -42,10 +42,19 @@ def test_what_a_servers_plugin_says_beside_is_read(tmp_path: Path) -> None:
     assert schedule(recorded(tmp_path, server), TWO, HERE).steps == schedule(recorded(tmp_path, plain), TWO, HERE).steps
 
 
-def test_other_weights_and_a_step_that_the_plugin_could_not_follow(tmp_path: Path) -> None:
+def test_the_last_weights_are_the_checkpoints_and_those_before_lag(tmp_path: Path) -> None:
+    lines = [{"spans": [[0, 0, 2]], "weights": "7"}, {"spans": [[0, 2, 3]]}, {"spans": [[1, 0, 3]], "weights": "8"}]
+    by = recorded(tmp_path, *lines, {"spans": [[0, 3, 4], [1, 3, 4]], "weights": "9"})
+    assert [step.lag for step in schedule(by, TWO, HERE).steps if not step.filler] == [2, 2, 1, 0]
+    assert by.versions == 2
+
+
+def test_weights_that_come_back_and_a_step_that_the_plugin_could_not_follow(tmp_path: Path) -> None:
     first = {"spans": [[0, 0, 2]], "weights": "step-7"}
-    assert refused(tmp_path, first, {"spans": [[1, 0, 3]], "weights": "step-8"}).startswith(
-        "2: this step ran on weights 'step-8', that of line 1 on 'step-7'; expected one version"
+    second = {"spans": [[1, 0, 3]], "weights": "step-8"}
+    assert refused(tmp_path, first, second, {"spans": [[0, 2, 3]], "weights": "step-7"}) == (
+        "3: this step ran on weights 'step-7', as line 1 did, and those before it from line 2 on ran on 'step-8'; "
+        "expected versions that do not come back."
     )
     says = refused(tmp_path, first, {"error": "the plugin could not follow the engine here"})
     assert says.startswith("2: what ran from here on is not known: the plugin could not follow the engine here.")

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from moeparity.documents import yaml
 from moeparity.errors import SpecError
-from moeparity.plan.spec import reader, recipe_schema, yaml
+from moeparity.plan.spec import reader, recipe_schema
 from moeparity.plan.spec.overrides import Override, addresses, axes, fields
 
 RECIPE = """\

@@ -475,6 +475,7 @@ _REFUSED = {
     "refused/delegates.sh": Expected(refused="`bash other/launch.sh` starts another script, which is not read"),
     "refused/other-engine.sh": Expected(refused="model_engine is 'veomni'; expected one of none, megatron, dp"),
     "refused/loop.yaml": Expected(refused="stands on itself by `defaults:`"),
+    "refused/lost-backslash.sh": Expected(refused="`--num-layers ...` begins a command of its own"),
     "refused/growing.sh": Expected(refused="takes more than 4,000,000 letters"),
 }
 EXPECTED = {**_SERVERS, **_TRAINERS, **_CONSTRUCTS, **_REFUSED}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from moeparity.documents.checked import shipped
 from moeparity.errors import Where
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.flags import known_flags
@@ -31,7 +32,7 @@ NOT_READ = {
 def flags() -> Iterator[tuple[str, str, str]]:
     """Of the profiles that commands start as: each flag that becomes another one, of whatever model and ranks."""
     for base in COMMANDS:
-        spec = reader.read_profile(reader.shipped("profiles")[base])
+        spec = reader.read_profile(shipped("profiles")[base])
         for flag in spec.flags:
             if flag.becomes and not flag.is_conditional and (base, flag.flag) not in NOT_READ:
                 yield base, flag.flag, flag.becomes

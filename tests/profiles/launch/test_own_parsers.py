@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from moeparity.profiles.launch import read, server_words
+from moeparity.profiles.launch import read
+from moeparity.profiles.launch.knowledge import listed
 from moeparity.profiles.launch.reading import arguments, sources
 from moeparity.profiles.launch.reading.grammar import Grammar
 from moeparity.profiles.launch.reading.shell_words import Word
@@ -24,8 +25,8 @@ pytestmark = pytest.mark.live
 FILES = Path(__file__).parent / "files"
 TOGGLED = ("EnableDisableAction", "BooleanOptionalAction")
 LISTS = {
-    "vllm": (server_words.VLLM_SWITCHES, server_words.VLLM_TOGGLES, server_words.VLLM_SEVERAL),
-    "sglang": (server_words.SGLANG_SWITCHES, server_words.SGLANG_TOGGLES, server_words.SGLANG_SEVERAL),
+    "vllm": tuple(listed("vllm", words) for words in ("switches", "toggles", "several")),
+    "sglang": tuple(listed("sglang", words) for words in ("switches", "toggles", "several")),
 }
 HELP = {"h", "help"}
 

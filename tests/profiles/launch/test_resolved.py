@@ -162,6 +162,5 @@ def test_init_says_which_of_both_it_went_by(tmp_path: Path) -> None:
     recipe = (tmp_path / "b.yaml").read_text()
     assert f"The server: vLLM, {resolved}." in " ".join(recipe.replace("#", "").split())
     assert f"  profile: {OF_THIS_CPU}\n" in recipe
-    assert f"take `schedule: {{file: {tmp_path / 'vllm-2.schedule.jsonl'}}}`" in " ".join(
-        recipe.replace("#", "").split()
-    )
+    steps = tmp_path / "vllm-2.schedule.jsonl"
+    assert f"replace `micro_batch` by `schedule: {{file: {steps}}}`" in " ".join(recipe.replace("#", "").split())

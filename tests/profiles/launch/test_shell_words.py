@@ -53,6 +53,11 @@ SNIPPETS = (
     'B=2; A=$(cat <<EOF\n{"p": ${B}}\nEOF\n); show "$A"',
     'A=$(cat <<\'EOF\'\n{"p": ${B}}\nEOF\n); show "$A"',
     'D="$(dirname "/a/b/c.sh")"; show "$D" "$(basename /a/b/c.sh)"',
+    'show "$(basename /a/b.sh .sh)" "$(basename .sh .sh)" "$(basename b.sh.sh .sh)" "$(basename a/b.sh sh)"',
+    "P=/r/tests/a; show $(echo $P/x.yaml | sed 's#tests/a#conf/b#') $(echo aXbXc | sed s/X/-/g)",
+    "show $(echo a.b+cxb | sed 's|a.b+c|(x)|') $(echo aab | sed 's#a.#-#g') $(echo tests tests | sed 's#tests#b#')",
+    "show \"$(echo 'a  b' c)\" $(echo 'a  b' c) $(echo no | sed 's#y#z#') $(echo) $(cd /usr && pwd)",
+    "show $(echo Qwen3-MoE | tr '[:upper:]' '[:lower:]') $(echo ab | tr a-z A-Z) $(echo Ab1 | tr A-Z a-z | sed s/1/2/)",
     'A="--x 1 --y"; eval "show $A"; CMD="show q"; eval $CMD',
     "{ show a; show b; }; show c & wait",
     "show a | cat; show b > /dev/stdout 2>&1",
@@ -113,6 +118,16 @@ def test_words_are_those_of_bash(script: str, tmp_path: Path) -> None:
     assert [words or [""] for words, _ in read] == judged(script, tmp_path)
 
 
+def test_a_sourced_file_keeps_the_name_of_the_script(tmp_path: Path) -> None:
+    script = 'source ./common.env; show "$NAME" "$FILE"'
+    (tmp_path / "common.env").write_text('NAME=$(basename $0 .sh); FILE=$(basename "${BASH_SOURCE[0]}")\n', "utf-8")
+    (tmp_path / "run.sh").write_text(SHOW + script, "utf-8")
+    assert BASH is not None
+    out = subprocess.run([BASH, "--norc", "run.sh"], cwd=tmp_path, capture_output=True, check=True)
+    assert out.stdout == b"<run\0common.env\0>"
+    assert as_read(script, tmp_path / "run.sh") == [(["run", "common.env"], True)]
+
+
 def test_what_is_exported_is_handed_on(tmp_path: Path) -> None:
     script = "A=1; export B=2 C; set -a; D=3; set +a; E=4; F=5 show x"
     (command,) = [c for c in interpreted(script, tmp_path / "a.sh").commands if c.words[0].text == "show"]
@@ -129,6 +144,16 @@ OPEN = (
     ("show $(nproc)", "$(nproc)"),
     ("show ${FROM_OUTSIDE}", "${FROM_OUTSIDE}"),
     ("show $HOME/x", "$HOME/x"),
+    ("show $(cd /usr)", "$(cd /usr)"),
+    ("show $(basename x y z)", "$(basename x y z)"),
+    ("show $(echo -n x)", "$(echo -n x)"),
+    ("show $(echo $X | sed s/a/b/)", "$(echo $X | sed s/a/b/)"),
+    ("show $(echo ab | cat)", "$(echo ab | cat)"),
+    ("show $(echo ab | tr -d a)", "$(echo ab | tr -d a)"),
+    ("show $(echo 'a/b' | sed 's#a\\/#c#')", "$(echo 'a/b' | sed 's#a\\/#c#')"),
+    ("show $(echo ab | sed 's#[a]#c#')", "$(echo ab | sed 's#[a]#c#')"),
+    ("show $(echo ab | sed 's#a#&&#')", "$(echo ab | sed 's#a#&&#')"),
+    ("show $(echo ab | sed -n 's#a#c#')", "$(echo ab | sed -n 's#a#c#')"),
     ("show {1..3} {a,b}", "{1..3}"),
     ('A=`hostname`; show "x-$A"', "x-`hostname`"),
     ("read -r A < file; show $A", "read"),

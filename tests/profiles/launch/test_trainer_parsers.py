@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from moeparity.profiles.launch import megatron_unstated, megatron_words, read
 from moeparity.profiles.launch import miles as reader
+from moeparity.profiles.launch import read
+from moeparity.profiles.launch.knowledge import listed, unstated
 from tests.profiles.launch.own_parser import OwnParser, compared_lines, plain, read_otherwise
 
 pytestmark = pytest.mark.live
@@ -44,11 +45,13 @@ def test_lists_are_those_of_megatrons_actions(megatron: OwnParser) -> None:
     actions = {plain(name): action for action in megatron.actions for name in action["names"]}
     without_value = {name for name, action in actions.items() if action["words"] == 0} - {"h", "help"}
     toggled = {name for name, action in actions.items() if action["class"] == "BooleanOptionalAction"}
-    assert without_value - toggled == megatron_words.SWITCHES
-    assert {name for name in toggled if not name.startswith("no_")} == megatron_words.TOGGLES
-    assert {name for name, action in actions.items() if action["words"] in ("+", "*", 3)} == megatron_words.SEVERAL
-    assert set(actions) >= megatron_words.TRAINING
-    assert set(actions) >= {option.name for option in megatron_unstated.arguments()}
+    assert without_value - toggled == listed("megatron", "switches")
+    assert {name for name in toggled if not name.startswith("no_")} == listed("megatron", "toggles")
+    assert {name for name, action in actions.items() if action["words"] in ("+", "*", 3)} == listed(
+        "megatron", "several"
+    )
+    assert set(actions) >= listed("megatron", "training")
+    assert set(actions) >= {option.name for option in unstated("megatron", "arguments")}
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -105,8 +108,8 @@ def test_the_lists_of_miles_are_those_of_its_actions(miles: OwnParser, slime: Ow
     of_slime = {plain(name) for action in slime.actions for name in action["names"]}
     actions = {plain(name): action for action in miles.actions for name in action["names"]}
     assert set(actions) - of_slime >= reader.ONLY
-    assert {name for name in reader.ONLY if actions[name]["words"] == 0} == set(reader.SWITCHES.split())
-    assert {name for name in reader.ONLY if actions[name]["words"] in ("+", "*")} == set(reader.SEVERAL.split())
+    assert {name for name in reader.ONLY if actions[name]["words"] == 0} == listed("miles", "switches")
+    assert {name for name in reader.ONLY if actions[name]["words"] in ("+", "*")} == listed("miles", "several")
 
 
 def test_a_line_that_megatron_refuses_is_told(megatron: OwnParser, tmp_path: Path) -> None:

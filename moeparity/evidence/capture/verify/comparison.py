@@ -54,7 +54,7 @@ def same(
         return _equal(recorded, present, tolerance, whole)
     if left is None or right is None:
         return None
-    if left.shape == right.shape and left.dtype == right.dtype and _part(recorded, left) == _part(present, right):
+    if left.shape == right.shape and left.dtype == right.dtype and recorded.part_of(left) == present.part_of(right):
         return _equal(left, right, tolerance, whole) or (False if _is_whole(recorded, left) else None)
     return None
 
@@ -92,10 +92,6 @@ def near(recorded: torch.Tensor, present: torch.Tensor, tolerance: Tolerance) ->
     return torch.allclose(
         present.to(wide), recorded.to(wide), rtol=tolerance.relative, atol=tolerance.absolute, equal_nan=True
     )
-
-
-def _part(value: Value, base: Value) -> tuple[tuple[int, ...], int]:
-    return value.strides, value.offset - base.offset
 
 
 def _is_whole(value: Value, base: Value) -> bool:

@@ -9,8 +9,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from moeparity.documents import yaml
 from moeparity.errors import SpecError
-from moeparity.plan.spec import yaml
 from moeparity.profiles.launch.reading.grammar import Grammar
 from moeparity.profiles.launch.reading.nested import leaves_of
 from moeparity.profiles.launch.reading.shell_words import Word, is_known, plain, value_of

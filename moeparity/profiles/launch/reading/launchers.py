@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from moeparity.profiles.launch.reading import releases
+from moeparity.profiles.launch.reading import hardware, releases
 from moeparity.profiles.launch.reading.shell.interpret import interpreted
 from moeparity.profiles.launch.reading.shell_words import Command, Word, conjunction, is_known, plain, unresolved
 from moeparity.profiles.launch.source import Note
@@ -48,7 +48,7 @@ _VALUED = {
 }
 """By launcher, options whose value may be called as a program is."""
 _CONTAINERS = ("docker", "podman", "nerdctl")
-_SERVES = {"vllm/vllm-openai": ("vllm", "serve"), "vllm/vllm-openai-rocm": ("vllm", "serve")}
+_SERVES = {f"vllm/vllm-openai{of}": ("vllm", "serve") for of in ("", "-rocm", "-cpu", "-xpu")}
 """Images whose entry point is a program known here."""
 _NO_VALUE = re.compile(
     r"-[itdP]+|--(interactive|tty|detach|rm|init|privileged|read-only|publish-all|no-healthcheck|oom-kill-disable"
@@ -262,7 +262,7 @@ def contained(
     """What a container runs: its entry point, else the image's where that is known, and the words given to it."""
     name = image.partition("@")[0]
     name = name.rpartition(":")[0] if ":" in name.rpartition("/")[2] else name
-    notes += releases.of_image(image, command.where)
+    notes += [*releases.of_image(image, command.where), *hardware.of_image(image, command.where)]
     start: tuple[Word, ...] = tuple(entrypoint)
     if not start:
         known_start = next((words for end, words in _SERVES.items() if name.endswith(end)), ())
@@ -310,6 +310,8 @@ def _container(command: Command, notes: list[Note], depth: int) -> Iterator[Star
         elif name == "--env-file":
             says = f"`--env-file {plain(text)}` is not read"
             notes.append(Note(says=says, where=word.where, opens="environment"))
+        elif name == "--device":
+            notes += hardware.of_device(text, word.where)
         elif name == "--entrypoint" and text:
             entrypoint = [replace(word, text=text)]
     _lost(replace(command, environment=tuple(outside.items())), _base(words[0]), notes)

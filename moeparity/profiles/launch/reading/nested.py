@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from moeparity import paths
+from moeparity.documents import yaml
 from moeparity.errors import SpecError, Where, shown
-from moeparity.plan.spec import yaml
 from moeparity.profiles.launch.source import NULL, Entry, Note, Unresolved
 
 _MOST_FILES = 50

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from moeparity import paths
+from moeparity.documents import yaml
 from moeparity.errors import SpecError, Where
-from moeparity.plan.spec import yaml
 from moeparity.profiles.launch.reading import containers, nested
 from moeparity.profiles.launch.reading.arguments import options
 from moeparity.profiles.launch.reading.grammar import Grammar
@@ -57,14 +57,18 @@ def read_sources(path: Path, grammar_of: GrammarOf) -> list[Source]:
 
 
 def _whole_commands(programs: list[Started], notes: list[Note]) -> list[Started]:
-    """The lines without those that begin with an option, if other lines start a program: the command before such a line
-    has ended. That happens after a backslash that is not the last character of its line.
+    """The commands that start a program. One that begins with an option starts none: it was to go on with the line
+    before, which lacks its last backslash or has a blank behind it. Each such one is noted. If none starts a program,
+    all are kept: the text is a list of options.
     """
     if not any(program.name for program in programs):
         return programs
     for program in programs:
         if not program.name:
-            says = f"`{plain(program.arguments[0].text)} ...` begins a command of its own: the one before it has ended"
+            option = plain(program.arguments[0].text)
+            says = (
+                f"`{option} ...` begins a command of its own: the one before it has ended, perhaps for want of a `\\`"
+            )
             notes.append(Note(says=says, where=program.command.where))
     return [program for program in programs if program.name]
 

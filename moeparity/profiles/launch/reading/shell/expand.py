@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from moeparity.errors import SpecError, Where
 from moeparity.profiles.launch.reading.shell import parameters
 from moeparity.profiles.launch.reading.shell.arithmetic import whole_number
 from moeparity.profiles.launch.reading.shell.scope import Scope
+from moeparity.profiles.launch.reading.shell.substitutions import filtered, folder_entered, printed
 from moeparity.profiles.launch.reading.shell.syntax import one_line, parsed, text_of
 from moeparity.profiles.launch.reading.shell_words import Fields, Word, is_known, unresolved
 
@@ -134,13 +134,13 @@ class Expander:
         return self.scope.number_text(name)
 
     def _substitution(self, node: Node, fields: Fields, *, quoted: bool) -> None:
-        """What a command would print: known only for paths, and for `cat` of a here-document."""
+        """What a command would print: known for paths, for `cat` of a here-document, and for `echo` through filters."""
         body = [child for child in node.named_children if child.type != "comment"]
         document = body[0] if len(body) == 1 and body[0].type == "redirected_statement" else None
         if document is not None and text_of(document).startswith("cat"):
             text = self.document(document)
         else:
-            text = self._path(body[0]) if len(body) == 1 else None
+            text = self._printed(body[0]) if len(body) == 1 else None
         text = unresolved(one_line(node)) if text is None else text.rstrip("\n")
         if quoted:
             fields.add(text)
@@ -160,22 +160,25 @@ class Expander:
         self.inside(body, fields, 0)
         return "".join(word.text for word in fields.words())
 
-    def _path(self, node: Node) -> str | None:
-        """`dirname`, `cd X && pwd` and kin, which are questions about a path's letters."""
+    def _printed(self, node: Node) -> str | None:
+        """What a statement prints, where the letters of its words tell; else None."""
         if node.type == "redirected_statement":
-            return self._path(node.children[0])
+            return self._printed(node.children[0])
         if node.type == "list" and len(node.children) == 3 and text_of(node.children[2]) in ("pwd", "pwd -P"):
-            return self._path(node.children[0])
+            entering = node.children[0]
+            return folder_entered(self._command(entering.children[0] if entering.type != "command" else entering))
+        first, *behind = node.named_children if node.type == "pipeline" else [node]
+        text = printed(self._command(first))
+        for command in behind:
+            text = None if text is None else filtered(text, self._command(command))
+        return text
+
+    def _command(self, node: Node) -> tuple[str, ...]:
+        """The words of a plain command; none where it is something else, or one of them is not known."""
         if node.type != "command":
-            return None
-        words = [word.text for child in node.named_children for word in self.words(child)]
-        paths = [word for word in words[1:] if not word.startswith("-")]
-        if not words or len(paths) != 1 or not is_known(paths[0]):
-            return None
-        if words[0] in ("cd", "realpath", "readlink"):
-            return posixpath.normpath(paths[0])
-        parts = {"dirname": posixpath.dirname(paths[0]) or ".", "basename": posixpath.basename(paths[0])}
-        return parts.get(words[0])
+            return ()
+        words = tuple(word.text for child in node.named_children for word in self.words(child))
+        return words if all(is_known(word) for word in words) else ()
 
 
 def _expansions(node: Node) -> Iterator[Node]:

@@ -151,7 +151,9 @@ def _value(
 def _variable(expander: _Expander, name: str, index: str, node: Node) -> Variable | None:
     scope = expander.scope
     if name == "0" or (name == "BASH_SOURCE" and index in ("", "0")):
-        return Variable(words=(Word(str(expander.path.absolute()), expander.where(node)),))
+        # A file that is sourced keeps the script's own name in $0.
+        path = scope.budget.path if name == "0" else expander.path
+        return Variable(words=(Word(str(path.absolute()), expander.where(node)),))
     if name.isdecimal():
         number = int(name) - 1 if len(name) < 4 else len(scope.arguments)
         return Variable(words=(scope.arguments[number],)) if number < len(scope.arguments) else None

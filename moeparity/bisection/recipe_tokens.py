@@ -1,0 +1,47 @@
+"""The tokens of a recipe held to its model: ids, records, and what a model that gives scores is not asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from moeparity.errors import SpecError, Where, display_path
+from moeparity.inputs.model import Model, checked_tokens
+from moeparity.inputs.tokens import TokenSet
+from moeparity.inputs.tokens.pairs import paired
+from moeparity.inputs.tokens.tokenset import check_fits
+from moeparity.metrics.declaration import FORWARD_KL
+from moeparity.metrics.registry import METRICS
+from moeparity.plan.spec import recipe_schema
+
+
+def checked(tokens: TokenSet, recipe: recipe_schema.RecipeFile, model: Model, path: Path) -> TokenSet:
+    """The tokens as the model scores them. Raises TokensError for ids or records that do not fit it; SpecError where a
+    model that gives scores is to sample, or to do anything but score whole sequences.
+    """
+    where = Where(path.parent / recipe.tokens.file)
+    checked_tokens(tokens.input_ids, model, str(where))
+    check_fits(tokens, model.graph, where)
+    if model.graph.pairs:
+        _refuse_steps_of_pairs(recipe, path)
+    return paired(tokens, model.graph, where)
+
+
+def _refuse_steps_of_pairs(recipe: recipe_schema.RecipeFile, path: Path) -> None:
+    gives = f"{display_path(path.parent / recipe.checkpoint)} gives one score for each sequence"
+    metric = METRICS[recipe.reference_gate.metric or str(recipe.reference_gate.recorded)]
+    if metric.estimates.startswith(FORWARD_KL):
+        raise SpecError(
+            f"{Where(path, recipe.line_of('gate'))}: {metric.name} estimates a KL from what was sampled, and {gives}: "
+            "the chosen sequence of a pair is not drawn from it. Gate `bt_loss`, the difference of the mean losses, or "
+            "`mean_abs_delta`, the mean of their differences."
+        )
+    if recipe.tokens.sample is not None:
+        where = Where(path, recipe.tokens.line_of("sample"))
+        raise SpecError(
+            f"{where}: {gives}, so nothing can be sampled from it. Write `sampled_from:` in place of `sample:`."
+        )
+    for variant in recipe.variants:
+        if variant.schedule is not None or variant.trace is not None:
+            key = "trace" if variant.schedule is None else "schedule"
+            where = Where(path, variant.line_of(key))
+            raise SpecError(f"{where}: {gives}, which is computed of whole sequences alone. Write `micro_batch:` here.")

@@ -1,0 +1,1 @@
+"""The section `rewards`: the validation loss of a reward model on each side, and what lies between them."""

@@ -1,0 +1,78 @@
+"""The tokens that an examination is about, and what each side recorded of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from moeparity.doctor.evidence import Evidence
+from moeparity.doctor.report import Party
+from moeparity.errors import LogError, Where
+from moeparity.inputs.tokens.tokenset import TokenSet
+from moeparity.logs.record import Sampling
+from moeparity.logs.tokens import tokens_of
+from moeparity.metrics.repeated import firsts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """The tokens of a log with what both engines recorded of them. sampling: as the log states it; None if it does not,
+    or in several ways.
+    """
+
+    tokens: TokenSet
+    left_out: int
+    sampling: Sampling | None
+
+    @property
+    def recorded(self) -> dict[Party, Tensor]:
+        """By party that recorded anything, log P of the scored tokens, one sequence after the other: fp64 [N] in nats,
+        NaN where it recorded none.
+        """
+        scored = self.tokens.loss_mask
+        columns: dict[Party, Tensor | None] = {"sampler": self.tokens.logprobs, "trainer": self.tokens.trainer_logprobs}
+        of_party = {party: values[scored] for party, values in columns.items() if values is not None}
+        return {party: values for party, values in of_party.items() if bool(values.isfinite().any())}
+
+    @property
+    def mask(self) -> Tensor:
+        """bool [N]: the scored tokens at which every party that recorded anything did so."""
+        mask = torch.ones(int(self.tokens.loss_mask.sum()), dtype=torch.bool)
+        for values in self.recorded.values():
+            mask &= values.isfinite()
+        return mask
+
+    @property
+    def sequence(self) -> Tensor:
+        """int64: the sequence of each token of `mask`; of sequences with the same tokens the first, since they say
+        nothing about others.
+        """
+        tokens = self.tokens
+        rows = torch.cat([tokens.input_ids, tokens.loss_mask, tokens.attention_mask], 1)
+        first = firsts(torch.unique(rows, dim=0, return_inverse=True)[1])
+        return first[tokens.loss_mask.nonzero()[:, 0][self.mask]]
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What is known before anything is computed."""
+
+    evidence: Evidence
+    of_log: Batch
+
+
+def gathered(evidence: Evidence, most: int) -> Gathered:
+    """The evidence with the first `most` sequences of the logs. Raises LogError."""
+    of_log = batch(evidence, most)
+    if not bool(of_log.mask.any()):
+        raise LogError(f"{Where(evidence.logs[0])}: no token has a log-probability of every side that recorded any.")
+    return Gathered(evidence, of_log)
+
+
+def batch(evidence: Evidence, most: int) -> Batch:
+    """The first `most` sequences of the logs. Raises LogError."""
+    logged = tokens_of(evidence.opened(), most=most)
+    stated = [sampling for sampling, _ in logged.sampling]
+    return Batch(tokens=logged.tokens, left_out=logged.left_out, sampling=stated[0] if len(stated) == 1 else None)

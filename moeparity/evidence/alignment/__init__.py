@@ -1,0 +1,1 @@
+"""Which token of which sequence a program's rows are of, and which forward passes go on from which."""

@@ -1,0 +1,64 @@
+"""Tensors of a checkpoint under the names that a graph of its text model uses: a prefix left out, stacks taken apart.
+
+As transformers 5 does when it loads one (conversion_mapping.py, `qwen3_5_text`); no number is copied.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from moeparity.inputs.weights.source import Entry, Piece
+from moeparity.plan.graph import Graph, Node, WeightRef
+
+TOWER = "model.language_model."
+"""What stands before the names of a text model beside a vision tower; alone it has `model.`."""
+
+
+DENSE = re.compile(r"(model\.layers\.\d+\.)block_sparse_moe(\.(gate|up|down)_proj\.weight)")
+"""A dense layer of Kimi Linear as transformers 5 saves it, as if it were one of experts; the hub has `mlp`."""
+
+
+def without_tower(entries: Mapping[str, Entry]) -> dict[str, Entry]:
+    """Entries by the names that they have in the text model alone, and on the hub."""
+    renamed = {}
+    for name, entry in entries.items():
+        plain = DENSE.sub(r"\1mlp\2", f"model.{name.removeprefix(TOWER)}" if name.startswith(TOWER) else name)
+        renamed[plain] = entry if plain == name else replace(entry, piece=Piece(name=name))
+    return renamed
+
+
+def taken_apart(entries: Mapping[str, Entry], graph: Graph) -> dict[str, Entry]:
+    """Entries with one for each expert's matrix, where the graph takes them and the file has them in one stack: gate
+    and up of shape [experts, 2 * width, hidden], gate first, under `experts.gate_up_proj`, and `experts.down_proj`.
+    """
+    apart = dict(entries)
+    for node in graph.nodes:
+        for stack, refs in _stacks(node).items():
+            name = f"{refs[0].names[0].rpartition('.0.')[0]}.{stack}_proj"
+            rows, *columns = refs[0].shape
+            whole, shape = apart.get(name), (refs[0].count, rows * len(refs), *columns)
+            if whole is not None and whole.shape == shape and whole.packed is None:
+                del apart[name]
+                apart |= dict(_matrices(whole, name, refs))
+    return apart
+
+
+def _stacks(node: Node) -> dict[str, list[WeightRef]]:
+    """Weights of a node with one tensor for each expert, by the name of the stack that they share."""
+    stacks: dict[str, list[WeightRef]] = {}
+    for port in node.op.weights:
+        ref = node.weights.get(port.name)
+        if port.stack is not None and ref is not None and ref.each and ref.stacked is None:
+            stacks.setdefault(port.stack, []).append(ref)
+    return stacks
+
+
+def _matrices(whole: Entry, name: str, refs: list[WeightRef]) -> Iterable[tuple[str, Entry]]:
+    stored = whole.piece.name if whole.piece else name
+    for part, ref in enumerate(refs):
+        rows = ref.shape[0]
+        for expert, matrix in enumerate(ref.names):
+            piece = Piece(name=stored, expert=expert, rows=(part * rows, (part + 1) * rows))
+            yield matrix, replace(whole, shape=ref.shape, piece=piece)

@@ -1,1 +1,0 @@
-"""The metrics as each framework defines them, declared once each."""

@@ -1,0 +1,171 @@
+"""GEMMs with operands on a grid of 8 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+
+from moeparity.numerics.dtypes import UNROUNDED
+from moeparity.numerics.quantised import Codes, Grid, by_scale, codes_of, quantised, scaled_product
+from moeparity.numerics.rounding import rounded
+from moeparity.ops.attribute import RefusedError
+from moeparity.ops.kernels.pieces import parts
+from moeparity.ops.quantised import (
+    ACTIVATIONS,
+    BLOCK,
+    CHANNEL,
+    CHECKPOINT,
+    FP32,
+    GROUP,
+    OPERANDS,
+    REQUANTISED,
+    STATIC,
+    TOKEN,
+    WEIGHTS,
+    multiplies_codes,
+    part_of_k,
+)
+
+Tensor = torch.Tensor
+
+
+class FileScales(NamedTuple):
+    """Scales that a checkpoint has of a weight [.., N, K] and of what it is multiplied with.
+
+    weight: fp32 [.., N, groups of K], one for each row and group; None: the weight is no codes there. inputs: fp32 [],
+    of a stack [experts], the static scale of activations; None: there is none.
+    """
+
+    weight: Tensor | None = None
+    inputs: Tensor | None = None
+
+    def by_outputs(self, pieces: int) -> list[FileScales]:
+        """Those of each rank's part of a weight [N, K] that is cut along N."""
+        if self.weight is None:
+            return [self] * pieces
+        return [self._replace(weight=part) for part in parts(self.weight, pieces, 0)]
+
+    def by_inputs(self, pieces: int, k: int, at: Mapping[str, Any]) -> list[FileScales]:
+        """Those of each rank's part of a weight [.., N, K] that is cut along K. Raises RefusedError where groups of K
+        would be cut through.
+        """
+        if pieces == 1 or self.weight is None or self.weight.shape[-1] == 1:
+            return [self] * pieces
+        width = at.get("weight_block", k)
+        if k // pieces % width:
+            reason = (
+                f"the checkpoint's scales are for {width} inputs each, and each rank has {k // pieces}; engines refuse "
+                f"this too. Set fewer ranks, or weight_codes: made."
+            )
+            raise RefusedError("weight_codes", reason)
+        return [self._replace(weight=part) for part in parts(self.weight, pieces, -1)]
+
+
+NONE = FileScales()
+"""Of a checkpoint that has no such scales."""
+
+
+def file_scales(w: Mapping[str, Tensor], name: str, at: Mapping[str, Any]) -> FileScales:
+    """The scales of a weight among those of a node, if its operands are on grids that take them."""
+    takes = at.get(WEIGHTS, UNROUNDED) != UNROUNDED and at["weight_codes"] == CHECKPOINT
+    return FileScales(w.get(f"{name}_scales") if takes else None, w.get(f"{name}_input_scale"))
+
+
+def in_8_bits(gemm: Callable[..., Tensor], at: Mapping[str, Any]) -> Callable[..., Tensor]:
+    """A GEMM, of x [..., K], weight [N, K] and bias, with one or both operands on a grid; `gemm`: of plain numbers."""
+
+    def product(
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        *,
+        inputs: torch.dtype,
+        output: torch.dtype,
+        scales: FileScales = NONE,
+    ) -> Tensor:
+        rows = rounded(x, inputs).reshape(-1, x.shape[-1])
+        codes = {}
+        if isinstance(at.get(WEIGHTS), torch.dtype):
+            codes[WEIGHTS] = _of_weight(weight, scales, at)
+        if isinstance(at.get(ACTIVATIONS), torch.dtype):
+            codes[ACTIVATIONS] = _of_activations(rows, scales, at)
+        if multiplies_codes(at):
+            result = scaled_product(
+                codes[ACTIVATIONS], codes[WEIGHTS], bias, partial(_sums, gemm), part=part_of_k(at),
+                scaling=at["scaling"], addition=at["scaled_addition"], output=output,
+            )  # fmt: skip
+        else:
+            rows = codes[ACTIVATIONS].multiplied_out() if ACTIVATIONS in codes else rows
+            weight = codes[WEIGHTS].multiplied_out() if WEIGHTS in codes else weight
+            inputs = torch.float32 if at.get("scaling") == OPERANDS else inputs
+            result = gemm(rows, weight, bias, inputs=inputs, output=output)
+        return result.view(*x.shape[:-1], len(weight))
+
+    return product
+
+
+def multiplied_out(weight: Tensor, scales: FileScales, at: Mapping[str, Any]) -> Tensor:
+    """The numbers of a weight [N, K] on its grid, fp32; the weight itself if it is on none."""
+    on_grid = at.get(WEIGHTS, UNROUNDED) != UNROUNDED
+    return _of_weight(weight, scales, at).multiplied_out() if on_grid else weight
+
+
+def _of_weight(weight: Tensor, scales: FileScales, at: Mapping[str, Any]) -> Codes:
+    """The weight's codes: those of the checkpoint where it has any, or made of its numbers; or rounded once more."""
+    grid = grid_of_weight(at)
+    if scales.weight is not None:
+        width = grid.block[1] or weight.shape[1]
+        if scales.weight.shape != (len(weight), -(-weight.shape[1] // width)):
+            reason = f"the checkpoint's scales are {list(scales.weight.shape)}, not one for each {width} of K"
+            raise RefusedError("weight_scales", f"{reason}. Set its blocks, or weight_codes: made.")
+        codes = codes_of(weight, scales.weight, width, grid.dtype)
+    else:
+        once = replace(grid, power=grid.power and at["weight_scale"] != REQUANTISED)
+        codes = quantised(rounded(weight, at["master"]), once)
+    if at["weight_scale"] == REQUANTISED:
+        codes = quantised(codes.multiplied_out(), grid)
+    dtype = at["weight_scale_dtype"]
+    return codes if dtype == UNROUNDED else replace(codes, scales=rounded(codes.scales, dtype).float())
+
+
+def _of_activations(rows: Tensor, scales: FileScales, at: Mapping[str, Any]) -> Codes:
+    """Rows [M, K] on their grid."""
+    if at["activation_scales"] != STATIC:
+        return quantised(rows, _activations(at))
+    if scales.inputs is None:
+        raise RefusedError("activation_scales", "the checkpoint has no input_scale of this weight. Set another value.")
+    return by_scale(rows, scales.inputs, at[ACTIVATIONS], at["activation_quotient"])
+
+
+def _sums(gemm: Callable[..., Tensor], x: Tensor, weight: Tensor) -> Tensor:
+    """Codes [M, K] times codes [N, K], added up in fp32; whole numbers exactly, and then rounded to fp32."""
+    if x.dtype == torch.int8:
+        return torch.nn.functional.linear(x.double(), weight.double()).float()
+    return gemm(x, weight, None, inputs=x.dtype, output=torch.float32)
+
+
+def grid_of_weight(at: Mapping[str, Any]) -> Grid:
+    """On which a weight's codes are made."""
+    side = at.get("weight_block", 0)
+    block = {BLOCK: (side, side), GROUP: (1, side), CHANNEL: (1, 0)}.get(at["weight_scales"], (0, 0))
+    return _grid(at, WEIGHTS, "weight", block)
+
+
+def _activations(at: Mapping[str, Any]) -> Grid:
+    block = {GROUP: (1, at.get("activation_group", 0)), TOKEN: (1, 0)}.get(at["activation_scales"], (0, 0))
+    return _grid(at, ACTIVATIONS, "activation", block)
+
+
+def _grid(at: Mapping[str, Any], name: str, prefix: str, block: tuple[int, int]) -> Grid:
+    return Grid(
+        dtype=at[name],
+        block=block,
+        power=at[f"{prefix}_scale"] != FP32,
+        scale_by=at[f"{prefix}_scale_by"],
+        quotient=at[f"{prefix}_quotient"],
+        floor=at[f"{prefix}_floor"],
+    )

@@ -1,0 +1,287 @@
+"""GEMMs whose operands are on a grid of 8 bits, or weights on one of 4: which, with which scales, and where these are
+multiplied in.
+
+One set of choices for `linear`, `lm_head` and `experts`. Weights are rounded as a server rounds them that is given 16
+or 32 bits, activations as it does in every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import gcd
+from typing import Any, Final
+
+from moeparity.numerics.collectives.declaration import Evidence
+from moeparity.numerics.dtypes import EIGHT_BITS, FLOAT_NAMES, FOUR_BITS, MODEL, UNROUNDED
+from moeparity.ops.attribute import Attribute, Condition, Value, site
+
+WEIGHTS, ACTIVATIONS = "weights", "activations"
+BLOCK, CHANNEL, GROUP, TOKEN, TENSOR, STATIC = "block", "channel", "group", "token", "tensor", "static"
+CHECKPOINT, MADE = "checkpoint", "made"
+"""Whose codes a GEMM multiplies."""
+DIVIDED, RECIPROCAL, FROM_LARGEST = "divided", "reciprocal", "from_largest"
+"""How a number meets its scale: divided by it, times 1 / scale, or times (largest code / largest number)."""
+FP32, UE8M0, REQUANTISED = "fp32", "ue8m0", "requantised"
+BOTH, ACTIVATION_FIRST, WEIGHT_FIRST, OPERANDS = "both", "activation_first", "weight_first", "operands"
+
+_VLLM_GROUP: Final = Evidence("read", "vLLM 0.33.0, csrc/quantization/w8a8/fp8/per_token_group_quant.cu")
+_VLLM_TOKEN: Final = Evidence("read", "vLLM 0.33.0, csrc/quantization/w8a8/fp8/common.cu, by token")
+_VLLM_STATIC: Final = Evidence(
+    "read", "vLLM 0.33.0, quantization/fp8.py, utils/fp8_utils.py process_fp8_input_tensor_strategy_moe"
+)
+_VLLM_FILE: Final = Evidence("read", "vLLM 0.33.0, quantization/fp8.py Fp8LinearMethod, Fp8MoEMethod")
+_VLLM_CPU: Final = Evidence("read", "vLLM 0.32.0 for CPUs, csrc/cpu/cpu_wna16.cpp Dequantizer4b")
+_BLOCK_CAST: Final = Evidence("read", "vLLM 0.33.0, vllm/utils/deep_gemm.py per_block_cast_to_fp8")
+_REQUANTISED: Final = Evidence("read", "vLLM 0.33.0, quantization/utils/fp8_utils.py requant_weight_ue8m0_inplace")
+_SGLANG_GROUP: Final = Evidence("read", "sglang 0.5.23, kernels/jit/csrc/gemm/per_token_group_quant.cuh")
+_DEEP_GEMM: Final = Evidence("read", "DeepGEMM 02c5df0910, sm90_fp8_gemm_1d2d.cuh: final_accum += scales * accum")
+_TRITON: Final = Evidence("read", "vLLM 0.33.0, fused_moe/fused_moe.py fused_moe_kernel")
+_CUTLASS: Final = Evidence("read", "vLLM 0.33.0, scaled_mm_epilogues_c3x.hpp ScaledEpilogue")
+_OF_WEIGHTS: Condition = {WEIGHTS: (*EIGHT_BITS, *FOUR_BITS)}
+_OF_ACTIVATIONS: Condition = {ACTIVATIONS: EIGHT_BITS}
+_OF_CODES: Condition = {WEIGHTS: EIGHT_BITS, **_OF_ACTIVATIONS}
+_DYNAMIC: Condition = {**_OF_ACTIVATIONS, "activation_scales": (GROUP, TOKEN, TENSOR)}
+
+
+def _grid(name: str, says: str, grids: tuple[str, ...] = EIGHT_BITS) -> Attribute:
+    return Attribute(name=name, kind="rounding", default=UNROUNDED, values=(UNROUNDED, *grids), says=says)
+
+
+def _scale_by(name: str, when: Condition, sources: Mapping[str, Evidence]) -> Attribute:
+    return Attribute(
+        name=name,
+        kind="form",
+        default=DIVIDED,
+        values=(DIVIDED, RECIPROCAL),
+        when=when,
+        sources=sources,
+        says="the scale is the largest magnitude divided by the largest code, 448 (127 of int8); or times its "
+        "reciprocal in fp32, as torch on CUDA divides by a number of Python",
+    )
+
+
+def _quotient(name: str, when: Condition, default: str, sources: Mapping[str, Evidence]) -> Attribute:
+    return Attribute(
+        name=name,
+        kind="form",
+        default=default,
+        values=(DIVIDED, RECIPROCAL, FROM_LARGEST),
+        when=when,
+        sources=sources,
+        says="a number is divided by its scale; or multiplied by 1 / scale; or by 448 over the largest magnitude (127 "
+        "of int8), rounded once, which with a scale that is a power of two is 1 / scale",
+    )
+
+
+def _floor(name: str, when: Condition) -> Attribute:
+    return Attribute(
+        name=name,
+        kind="form",
+        default=1e-10,
+        number=True,
+        usual=(1e-10, 1e-4, 1 / 512),
+        when=when,
+        says="a largest magnitude below this counts as this, an fp32 number: 1e-10 in vLLM's and SGLang's kernels by "
+        "group, 1e-4 in DeepGEMM's casts, 1/512 in vLLM's by token, where the scale is at least 1 / (448 * 512)",
+    )
+
+
+_SCALE = Attribute(
+    name="activation_scale",
+    kind="form",
+    default=FP32,
+    values=(FP32, UE8M0),
+    when=_DYNAMIC,
+    says="the scale stays in fp32; or is raised to the next power of two, by its bits. Kernels that take log2 may keep "
+    "a scale that lies a few last bits above a power, which is not modelled",
+)
+_SCALES = Attribute(
+    name="activation_scales",
+    kind="form",
+    default=GROUP,
+    values=(GROUP, TOKEN, TENSOR, STATIC),
+    when=_OF_ACTIVATIONS,
+    sources={STATIC: _VLLM_STATIC},
+    says="each token has a scale for every `activation_group` of inputs, or one; or all tokens of a step have one; or "
+    "all tokens have that of the checkpoint, `input_scale`, of experts the largest of a layer",
+)
+
+_UNCITED = (
+    _grid(
+        WEIGHTS,
+        "the weight is rounded to this grid when it is loaded. With activations on the same grid the GEMM multiplies "
+        "codes, adds them up as `order` says, and scales follow; if not, codes times scales in fp32 are rounded to "
+        "`inputs`, as kernels do of weights in 4 bits. Whole numbers of 4 bits may have zero points in the checkpoint. "
+        "Each tensor, and each rank's part of it, has scales of its own: engines that join weights (q, k and v) and "
+        "have one scale for a tensor take the largest of them",
+        (*EIGHT_BITS, *FOUR_BITS),
+    ),
+    Attribute(
+        name="weight_codes",
+        kind="form",
+        default=CHECKPOINT,
+        values=(CHECKPOINT, MADE),
+        when=_OF_WEIGHTS,
+        sources={CHECKPOINT: _VLLM_FILE},
+        says="where the checkpoint holds the weight as codes of this grid, these and their scales are taken as they "
+        "are (`requantised`: as what is rounded anew), and blocks must be the checkpoint's; or codes are made here, of "
+        "any weight, from its numbers multiplied out",
+    ),
+    replace(
+        site("master", "the weight is rounded to this dtype before the grid's scales are made, where they are made"),
+        when=_OF_WEIGHTS,
+    ),
+    Attribute(
+        name="weight_scales",
+        kind="form",
+        default=BLOCK,
+        values=(BLOCK, GROUP, CHANNEL, TENSOR),
+        when=_OF_WEIGHTS,
+        says="a scale for each square of `weight_block`, cut short at the ends; for so many inputs of an output, as in "
+        "MXFP8; for each output; or one",
+    ),
+    Attribute(
+        name="weight_block",
+        kind="form",
+        default=128,
+        least=1,
+        when={**_OF_WEIGHTS, "weight_scales": (BLOCK, GROUP)},
+        says="outputs and inputs that share a scale, or inputs of an output",
+    ),
+    _scale_by("weight_scale_by", _OF_WEIGHTS, {RECIPROCAL: _BLOCK_CAST}),
+    replace(
+        _SCALE,
+        name="weight_scale",
+        values=(FP32, UE8M0, REQUANTISED),
+        when=_OF_WEIGHTS,
+        sources={REQUANTISED: _REQUANTISED},
+        says=f"{_SCALE.says}; `requantised`: rounded with an fp32 scale, multiplied out, and rounded again with such a "
+        "power, the block's largest magnitude taken anew",
+    ),
+    replace(
+        site("weight_scale_dtype", "a weight's scales are rounded to this dtype before they meet codes"),
+        default=UNROUNDED,
+        values=(UNROUNDED, MODEL, *FLOAT_NAMES),
+        when=_OF_WEIGHTS,
+        sources={MODEL: _VLLM_CPU},
+    ),
+    _quotient("weight_quotient", _OF_WEIGHTS, RECIPROCAL, {RECIPROCAL: _BLOCK_CAST}),
+    _floor("weight_floor", _OF_WEIGHTS),
+    _grid(
+        ACTIVATIONS,
+        "activations, rounded to `inputs`, are rounded to this grid in each step: to nearest even, what is too large "
+        "to the largest code. A NaN makes NaN of all that share its scale; CUDA's fmaxf drops it, and such kernels "
+        "then store -448 in its place",
+    ),
+    _SCALES,
+    Attribute(
+        name="activation_group",
+        kind="form",
+        default=128,
+        least=1,
+        when={**_OF_ACTIVATIONS, _SCALES.name: (GROUP,)},
+        says="inputs that share a scale; it divides their number, as vLLM's and SGLang's kernels demand",
+    ),
+    _scale_by("activation_scale_by", _DYNAMIC, {DIVIDED: _VLLM_GROUP, RECIPROCAL: _SGLANG_GROUP}),
+    _SCALE,
+    _quotient(
+        "activation_quotient",
+        _OF_ACTIVATIONS,
+        RECIPROCAL,
+        {RECIPROCAL: _VLLM_GROUP, DIVIDED: _VLLM_TOKEN, FROM_LARGEST: _SGLANG_GROUP},
+    ),
+    _floor("activation_floor", _DYNAMIC),
+    Attribute(
+        name="scaling",
+        kind="form",
+        default=BOTH,
+        values=(BOTH, ACTIVATION_FIRST, WEIGHT_FIRST, OPERANDS),
+        when=_OF_CODES,
+        sources={
+            BOTH: _DEEP_GEMM,
+            ACTIVATION_FIRST: _TRITON,
+            WEIGHT_FIRST: _CUTLASS,
+            OPERANDS: Evidence("verified", "torch 2.13.0, torch._scaled_mm on CPU"),
+        },
+        says="an fp32 sum of products of codes is multiplied by the product of both scales; or by one of them, and "
+        "then by the other. With scales by group or block that is done for each part of K on which both are constant, "
+        "the parts are added ascending to 0, and a bias is added to the rounded result; with one scale for a token and "
+        "an output it is done once, and a bias added before the result is rounded; or there are no sums of codes: each "
+        "operand is multiplied by its scales in fp32, and a GEMM in fp32 follows",
+    ),
+    Attribute(
+        name="scaled_addition",
+        kind="form",
+        default="fma",
+        values=("fma", "rounded"),
+        when={**_OF_CODES, "scaling": (BOTH, ACTIVATION_FIRST, WEIGHT_FIRST)},
+        says="the last product with a scale is added to what comes before it (or to the bias) in one rounding, as "
+        "compilers contract it; or rounded first",
+    ),
+)
+
+
+def _cited(choice: Attribute) -> Attribute:
+    """With its sources in words."""
+    sources = "; ".join(dict.fromkeys(evidence.source for evidence in choice.sources.values()))
+    return replace(choice, says=f"{choice.says} ({sources})") if sources else choice
+
+
+QUANTISED = tuple(_cited(choice) for choice in _UNCITED)
+"""The choices of a GEMM in 8 bits."""
+
+BY_TOKEN = tuple(
+    _cited(
+        replace(
+            _SCALES,
+            values=(GROUP, TOKEN, STATIC),
+            says="each token has a scale for every `activation_group` of inputs, or one; or all have that of the "
+            "checkpoint, the largest `input_scale` of the layer's experts, gate and up together",
+        )
+    )
+    if choice.name == _SCALES.name
+    else choice
+    for choice in QUANTISED
+)
+"""The same where tokens go to different weights, and none has a scale that goes by others."""
+
+OF_WEIGHT = frozenset(
+    choice.name for choice in QUANTISED if choice.name in (WEIGHTS, "master") or "weight_" in choice.name
+)
+"""Those of a weight alone."""
+
+
+def multiplies_codes(values: Mapping[str, Any]) -> bool:
+    """Whether the GEMM multiplies codes: both operands are on one grid, and keep their scales apart."""
+    on_one_grid = values.get(WEIGHTS, UNROUNDED) != UNROUNDED and values[WEIGHTS] == values.get(ACTIVATIONS)
+    return bool(on_one_grid and values["scaling"] != OPERANDS)
+
+
+def rounds_operands(values: Mapping[str, Any]) -> bool:
+    """Whether an operand is on a grid of 8 bits."""
+    return any(values.get(name, UNROUNDED) != UNROUNDED for name in (WEIGHTS, ACTIVATIONS))
+
+
+def scales_see_rows(values: Mapping[str, Value]) -> bool:
+    """Whether a token's scale depends on other tokens of the step."""
+    return values.get(ACTIVATIONS, UNROUNDED) != UNROUNDED and values[_SCALES.name] == TENSOR
+
+
+def part_of_k(values: Mapping[str, Any]) -> int | None:
+    """So many of K are added up before scales are applied: what both scales have in common; None: all of K."""
+    sizes = [int(values[name]) for name in ("activation_group", "weight_block") if name in values]
+    return gcd(*sizes) if sizes else None
+
+
+def misfit(k: int, values: Mapping[str, Value]) -> tuple[str, str] | None:
+    """The choice that a GEMM with K inputs cannot have, and why; None if it can have all."""
+    group = int(values.get("activation_group", 1))
+    if k % group:
+        return "activation_group", (
+            f"{k} inputs, which groups of {group} do not divide; vLLM's and SGLang's kernels refuse this too "
+            "(per_token_group_quant). Set a divisor, or leave this node unrounded."
+        )
+    if multiplies_codes(values) and int(values.get("splits", 1)) > 1:
+        return "splits", "scales are applied to parts of K in one accumulator. Set 1."
+    return None

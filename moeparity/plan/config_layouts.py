@@ -1,0 +1,61 @@
+"""Fields of a config.json that lie deeper than others, or say in words or letters what transformers reads as lists and
+numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+_BLOCKS = {"M": "linear_attention", "E": "moe", "*": "full_attention", "-": "mlp"}
+"""Letter of a Nemotron-H's `hybrid_override_pattern` -> the block of a layer."""
+
+TEXT_OF = {"qwen3_5_moe": "qwen3_5_moe_text"}
+"""model_type of a model with a vision tower -> that of its text model, whose fields are in `text_config`."""
+
+
+def of_text(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a text model that stands beside a vision tower, with those that are said of both."""
+    text_type, text = TEXT_OF.get(fields["model_type"]), fields.get("text_config")
+    if text_type is None or not isinstance(text, dict):
+        return fields
+    outer = {key: value for key, value in fields.items() if key not in {"text_config", "vision_config"}}
+    return {**outer, **text, "model_type": text_type}
+
+
+def of_linear_attention(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields with those of Kimi Linear's `linear_attn_config` beside them, by the names that transformers gives
+    them; it counts layers from 1.
+    """
+    inner = fields.get("linear_attn_config")
+    if not isinstance(inner, dict):
+        return fields
+    words = {"head_dim": "linear_head_dim", "num_heads": "linear_num_heads"}
+    words["short_conv_kernel_size"] = "linear_conv_kernel_dim"
+    flat = {**fields, **{words[key]: value for key, value in inner.items() if key in words}}
+    full, delta = inner.get("full_attn_layers"), inner.get("kda_layers")
+    if fields.get("layer_types") is None and isinstance(full, list) and isinstance(delta, list):
+        kinds = dict.fromkeys(full, "full_attention") | dict.fromkeys(delta, "linear_attention")
+        flat["layer_types"] = [kinds.get(layer + 1) for layer in range(len(full) + len(delta))]
+    return flat
+
+
+def of_blocks(fields: dict[str, Any], aliases: Sequence[str]) -> dict[str, Any]:
+    """The fields of a Nemotron-H with a list of its blocks, one a layer, which may stand as letters, and counts them
+    whatever the file says of their number; the four of transformers where it is silent. aliases: of `layer_types`.
+    """
+    if fields["model_type"] != "nemotron_h":
+        return fields
+    key = next((key for key in ("layer_types", *aliases) if fields.get(key) is not None), "layer_types")
+    blocks, letters = fields.get(key), fields.get("hybrid_override_pattern", "ME*-")
+    if blocks is None and isinstance(letters, str):
+        blocks = [_BLOCKS.get(letter, letter) for letter in letters]
+    return {**fields, key: blocks, **({"num_hidden_layers": len(blocks)} if isinstance(blocks, list) else {})}
+
+
+def of_rank(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a Jamba with a number for the rank of dt, a sixteenth of the width where the file has none."""
+    hidden = fields.get("hidden_size")
+    if fields["model_type"] != "jamba" or fields.get("mamba_dt_rank", "auto") != "auto" or type(hidden) is not int:
+        return fields
+    return {**fields, "mamba_dt_rank": -(-hidden // 16)}

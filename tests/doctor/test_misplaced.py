@@ -1,0 +1,101 @@
+"""Weights that stand in another place."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from moeparity.doctor.hypotheses import Hypothesis
+from moeparity.doctor.misplaced import misplaced, orders
+from moeparity.inputs.model import open_model
+from moeparity.inputs.weights.formats import FORMATS
+from moeparity.inputs.weights.quantise import quantise
+from moeparity.plan.graph import Graph
+from tests.doctor.programs import QUICKSTART, command, log, scored, tokens
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return open_model(QUICKSTART, device="cpu").graph
+
+
+@pytest.fixture(scope="module")
+def every(graph: Graph) -> dict[str, Hypothesis]:
+    return {each.name: each for each in misplaced(graph)}
+
+
+def test_each_layer_and_node_may_have_a_neighbours_weights(every: dict[str, Hypothesis]) -> None:
+    """The first layer has one neighbour; nodes outside layers have none."""
+    layers = [name for name in every if " in layer " in name]
+    assert layers == [
+        f"weights of layer {source} in layer {layer}"
+        for layer, source in ((0, 1), (1, 0), (1, 2), (2, 1), (2, 3), (3, 2))
+    ]
+    of_one = every["weights of layer 2 in layers[1].attention.q_proj"].plants
+    assert [(plant.node, plant.values) for plant in of_one] == [("layers[1].attention.q_proj", (("layer", 2),))]
+    assert "weights of layer 0 in layers[0].moe.gate" not in every
+
+
+def test_experts_in_another_order_are_tried_in_all_layers(every: dict[str, Hypothesis]) -> None:
+    turned = every["experts one place before"]
+    assert [plant.node for plant in turned.plants] == [f"layers[{layer}].moe.experts" for layer in range(4)]
+    assert turned.plants[0].values == (("order", " ".join(map(str, [*range(1, 24), 0]))),)
+
+
+@pytest.mark.parametrize("experts", [2, 3, 4, 6, 16])
+def test_orders_are_orders_and_none_comes_twice(experts: int) -> None:
+    every = [order for _, order in orders(experts)]
+    assert all(sorted(order) == list(range(experts)) for order in every)
+    assert len({*every}) == len(every)
+    assert tuple(range(experts)) not in every
+
+
+def test_what_is_dealt_in_turn_and_read_in_blocks() -> None:
+    """Rank 0 of two has experts 0, 2, 4; read in blocks they stand in the places of 0, 1, 2."""
+    assert dict(orders(6))["dealt in turn to 2 ranks, read as blocks"] == (0, 2, 4, 1, 3, 5)
+    assert dict(orders(6))["in blocks of 2 ranks, read as dealt in turn"] == (0, 3, 1, 4, 2, 5)
+
+
+def test_a_layer_with_another_ones_projection_is_named(small: Path, tmp_path: Path) -> None:
+    ids = tokens(16, 24)
+
+    def exchange(model: object) -> None:
+        first, second = model.model.layers  # type: ignore[attr-defined]
+        second.self_attn.o_proj.weight = first.self_attn.o_proj.weight
+
+    path = log(tmp_path / "log.jsonl", ids, scored(small, ids, 4, patch=exchange), scored(small, ids, 8))
+    of = command(path, small, "--sampler", "hf-eager", out=tmp_path / "out.json")
+    assert of["blame"]["named"] == ["weights of layer 0 in layers[1].attention.o_proj"]
+
+
+def test_experts_dealt_to_ranks_the_other_way_are_named(small: Path, tmp_path: Path) -> None:
+    ids = tokens(16, 24)
+    order = dict(orders(24))["dealt in turn to 4 ranks, read as blocks"]
+
+    def deal(model: object) -> None:
+        for layer in model.model.layers:  # type: ignore[attr-defined]
+            for name in ("gate_up_proj", "down_proj"):
+                weights = getattr(layer.mlp.experts, name)
+                weights.data = weights.data[list(order)]
+
+    path = log(tmp_path / "log.jsonl", ids, scored(small, ids, 4), scored(small, ids, 8, patch=deal))
+    of = command(path, small, "--sampler", "hf-eager", out=tmp_path / "out.json")
+    assert of["blame"]["named"] == ["experts dealt in turn to 4 ranks, read as blocks"]
+
+
+def test_a_quantised_layer_with_another_ones_scales_is_named(small: Path, tmp_path: Path) -> None:
+    quantise(small, FORMATS["fp8-blocks"], tmp_path / "fp8", 16)
+    shutil.copytree(tmp_path / "fp8", tmp_path / "faulty")
+    tensors = load_file(tmp_path / "faulty" / "model.safetensors")
+    for name in tensors:
+        if "layers.1." in name and name.endswith("weight_scale_inv"):
+            tensors[name] = tensors[name.replace("layers.1.", "layers.0.")].clone()
+    save_file(tensors, tmp_path / "faulty" / "model.safetensors", {"format": "pt"})
+    ids = tokens(16, 24)
+    path = log(tmp_path / "log.jsonl", ids, scored(tmp_path / "faulty", ids, 4), scored(tmp_path / "fp8", ids, 8))
+    of = command(path, tmp_path / "fp8", "--sampler", "hf-default", out=tmp_path / "out.json")
+    assert of["blame"]["named"] == ["scales of layer 0 in layer 1"]
+    assert "the sampler has the scales of layer 0 in layer 1" in of["printed"]

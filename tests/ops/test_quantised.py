@@ -1,0 +1,135 @@
+"""`linear`, `lm_head` and `experts` in 8 bits: what their kernels multiply, and what they refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from moeparity.engine.forward import forward
+from moeparity.errors import SpecError
+from moeparity.inputs.model import open_model
+from moeparity.numerics.bits import same_bits
+from moeparity.numerics.fma import fma
+from moeparity.numerics.quantised import Grid, quantised, scaled_product
+from moeparity.numerics.tensor_core.instructions import instruction
+from moeparity.numerics.tensor_core.product import multiply_add
+from moeparity.ops.kernels.linear import gemm_of
+from moeparity.ops.quantised import scales_see_rows
+from moeparity.ops.registry import OPS
+
+FP8 = torch.float8_e4m3fn
+QUICKSTART = Path(__file__).parents[2] / "checkpoints" / "quickstart"
+AT: dict[str, Any] = {
+    "order": "native", "rows": "all", "splits": 1, "weights": FP8, "master": torch.bfloat16, "weight_scales": "block",
+    "weight_block": 128, "weight_codes": "checkpoint", "weight_scale_by": "divided", "weight_scale": "fp32",
+    "weight_scale_dtype": "unrounded",
+    "weight_quotient": "reciprocal", "weight_floor": 1e-4, "activations": FP8, "activation_scales": "group",
+    "activation_group": 128,
+    "activation_scale_by": "divided", "activation_scale": "fp32", "activation_quotient": "reciprocal",
+    "activation_floor": 1e-10, "scaling": "both", "scaled_addition": "fma",
+}  # fmt: skip
+
+
+def operands(m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    g = torch.Generator().manual_seed(m + n + k)
+    return torch.randn(m, k, generator=g).bfloat16(), (torch.randn(n, k, generator=g) / k**0.5).bfloat16()
+
+
+def product_of(x: torch.Tensor, weight: torch.Tensor, **changes: Any) -> torch.Tensor:
+    return gemm_of({**AT, **changes})(x, weight, None, inputs=torch.bfloat16, output=torch.bfloat16)
+
+
+def codes_of(x: torch.Tensor, weight: torch.Tensor) -> Any:
+    plain: dict[str, Any] = {"dtype": FP8, "power": False, "scale_by": "divided", "quotient": "reciprocal"}
+    return (
+        quantised(x, Grid(**plain, block=(1, 128), floor=1e-10)),
+        quantised(weight, Grid(**plain, block=(128, 128), floor=1e-4)),
+    )
+
+
+def test_each_block_is_a_chain_on_tensor_cores_and_promoted_in_fp32() -> None:
+    """As DeepGEMM: 128 of K in the tensor core's accumulator, then both scales, then fp32."""
+    x, weight = operands(5, 192, 256)
+    fp8 = instruction("h100", "fp8_e4m3")
+    x_codes, weight_codes = codes_of(x, weight)
+    total = torch.zeros(5, 192)
+    for part in (slice(0, 128), slice(128, 256)):
+        sums = multiply_add(fp8, x_codes.codes[:, part], weight_codes.codes[:, part].t())
+        scales = x_codes.by_row(part.start)[:, None] * weight_codes.by_row(part.start)[None, :]
+        total = fma(scales, sums, total)
+    ours = product_of(x, weight, order="tensor_core(h100)")
+    assert same_bits(ours, total.bfloat16())
+    assert not same_bits(ours, product_of(x, weight, order="sequential"))
+
+
+def test_one_side_alone_is_multiplied_out() -> None:
+    x, weight = operands(4, 130, 256)
+    x_codes, weight_codes = codes_of(x, weight)
+    linear = torch.nn.functional.linear
+    assert same_bits(
+        product_of(x, weight, activations="unrounded"), linear(x, weight_codes.multiplied_out().bfloat16())
+    )
+    assert same_bits(product_of(x, weight, weights="unrounded"), linear(x_codes.multiplied_out().bfloat16(), weight))
+
+
+def test_weights_are_rounded_twice_where_their_scales_become_powers_later() -> None:
+    x, weight = operands(4, 128, 128)
+    plain: dict[str, Any] = {"dtype": FP8, "block": (128, 128), "scale_by": "divided", "quotient": "reciprocal"}
+    once = quantised(weight, Grid(**plain, power=False, floor=1e-4)).multiplied_out()
+    again = quantised(once, Grid(**plain, power=True, floor=1e-4))
+    x_codes, _ = codes_of(x, weight)
+
+    def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(a.float(), b.float())
+
+    expected = scaled_product(
+        x_codes, again, None, multiply, part=128, scaling="both", addition="fma", output=torch.bfloat16
+    )
+    assert same_bits(product_of(x, weight, weight_scale="requantised"), expected)
+
+
+def test_whole_numbers_are_added_exactly() -> None:
+    x, weight = operands(3, 7, 2048)
+    tokens: dict[str, Any] = {
+        "weights": torch.int8, "activations": torch.int8, "activation_scales": "token", "weight_scales": "channel",
+        "scaling": "weight_first",
+    }  # fmt: skip
+    settings = {name: value for name, value in AT.items() if name not in ("activation_group", "weight_block")} | tokens
+    grid: dict[str, Any] = {"dtype": torch.int8, "block": (1, 0), "power": False, "scale_by": "divided"}
+    x_codes = quantised(x, Grid(**grid, quotient="reciprocal", floor=1e-10))
+    weight_codes = quantised(weight, Grid(**grid, quotient="reciprocal", floor=1e-4))
+    sums = x_codes.codes.long() @ weight_codes.codes.long().t()
+    expected = (sums.float() * weight_codes.scales.t()) * x_codes.scales
+    ours = gemm_of(settings)(x, weight, None, inputs=torch.bfloat16, output=torch.float32)
+    assert same_bits(ours, expected)
+
+
+@pytest.mark.parametrize(
+    ("sets", "says"),
+    [
+        ({"weights": "fp8_e4m3", "activations": "fp8_e4m3"}, "96 inputs, which groups of 128 do not divide"),
+        ({"activations": "int8", "activation_group": 64}, "96 inputs, which groups of 64 do not divide"),
+        ({"activations": "fp8_e5m2"}, "fp8_e4m3, int8"),
+        (
+            {"weights": "fp8_e4m3", "activations": "fp8_e4m3", "activation_group": 16, "splits": 2},
+            "scales are applied to parts of K in one accumulator",
+        ),
+    ],
+)
+def test_refusals_name_node_and_reason(sets: dict[str, str | int], says: str) -> None:
+    model = open_model(QUICKSTART)
+    settings = {f"layers[0].attention.q_proj:{name}": value for name, value in sets.items()}
+    with pytest.raises(SpecError, match=r"linear:|q_proj:") as refused:
+        forward(model, torch.zeros(1, 4, dtype=torch.int64), settings=settings)
+    assert says in str(refused.value)
+
+
+def test_a_scale_for_a_tensor_sees_other_rows_and_experts_have_none() -> None:
+    assert scales_see_rows({"activations": "fp8_e4m3", "activation_scales": "tensor"})
+    assert not scales_see_rows({"activations": "fp8_e4m3", "activation_scales": "token"})
+    choice = OPS["experts"].attribute("activation_scales")
+    assert choice is not None
+    assert choice.values == ("group", "token", "static")

@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Latest(Generic[T]):
-    """A cache of the `most` results that were made last.
+    """A cache of the `most` results that were asked for last.
 
     Graphs and profiles are keyed by identity (`id`), since comparing their contents would take as long as using them.
     The cache holds on to the key objects, so that no other object can get the same id.
@@ -24,9 +24,9 @@ class Latest(Generic[T]):
         cached.
         """
         key = tuple(map(id, things)), words
-        if key not in self._results:
-            result = make()
-            if len(self._results) >= self._most:
-                del self._results[next(iter(self._results))]
-            self._results[key] = things, result
-        return self._results[key][1]
+        # Put back at the end, so that the first one is always the one that was asked for longest ago.
+        kept = self._results.pop(key, None) or (things, make())
+        if len(self._results) >= self._most:
+            del self._results[next(iter(self._results))]
+        self._results[key] = kept
+        return kept[1]

@@ -40,6 +40,17 @@ def test_what_was_made_of_the_same_things_is_kept() -> None:
     assert latest.of((thing,), "a", list) is not first
 
 
+def test_what_was_asked_for_again_is_kept_longer() -> None:
+    latest: Latest[list[int]] = Latest(2)
+    first = latest.of((), "a", list)
+    second = latest.of((), "b", list)
+    assert latest.of((), "a", list) is first
+    # The third drops the one that was asked for longest ago, which is not the oldest.
+    latest.of((), "c", list)
+    assert latest.of((), "a", list) is first
+    assert latest.of((), "b", list) is not second
+
+
 def test_what_was_refused_is_asked_again() -> None:
     latest: Latest[int] = Latest(2)
     with pytest.raises(ZeroDivisionError):

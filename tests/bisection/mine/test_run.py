@@ -70,8 +70,9 @@ def test_sides_that_are_alike_have_nothing_to_mine(tmp_path: Path, qwen3_moe: Pa
 
 
 def test_on_the_shipped_checkpoint_it_beats_the_plain_margin(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "tokens.md").read_text("utf-8").encode("ascii", "replace").decode()
-    lines = [json.dumps({"text": text[i : i + 64]}) for i in range(0, 24 * 96, 96)]
+    # English that nobody edits: over pages of docs the lift is larger in 51 of 52, so an edited text could turn it.
+    text = (ROOT / "LICENSE").read_text("utf-8")
+    lines = [json.dumps({"text": text[i : i + 64]}) for i in range(0, 72 * 96, 96)]
     (tmp_path / "prompts.jsonl").write_text("\n".join(lines), "utf-8")
     request = Request(file=tmp_path / "prompts.jsonl", top=24, tokenizer="bytes", check=True, draws=32, calibrate=16)
     mined = mine(ROOT / "recipes" / "moe-aggregation.yaml", request, device="cpu")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from itertools import product
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -14,7 +15,16 @@ from moeparity.ops.placement import STAGE
 from moeparity.plan.borders import in_effect
 from moeparity.plan.faults.fault import Planted
 from moeparity.plan.graph import Graph, Node
-from moeparity.plan.partials import ChoicesTold, EarlierPlan, NodeValues, Partials, implied, inputs_read, sizes
+from moeparity.plan.partials import (
+    ChoicesTold,
+    EarlierPlan,
+    NodeValues,
+    Partials,
+    held_otherwise,
+    implied,
+    inputs_read,
+    sizes,
+)
 from moeparity.plan.region import Region
 from moeparity.plan.schedule.cases import Case, Sizes, case_of
 from moeparity.plan.schedule.steps import FORWARD
@@ -197,6 +207,13 @@ class BoundGraph(SetGraph):
             dtype = self.message_dtype(node) if node.op.role.reduces else None
             if dtype is not None:
                 yield node.name, dtype
+
+    def held_otherwise(self, other: BoundGraph) -> frozenset[str]:
+        """The nodes whose values hold other things under another plan of the same graph, in some phase of either."""
+        pairs = product(self.distinct, other.distinct)
+        return frozenset().union(
+            *(held_otherwise(self.graph, a.choices_elsewhere, b.choices_elsewhere) for a, b in pairs)
+        )
 
     def told_to(self, node: Node) -> Mapping[str, Value]:
         """The choices of other nodes that this node's kernel is passed, by name."""

@@ -6,7 +6,7 @@ partial sums (one for each rank that holds a part of the op that made them), and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 
 from moeparity.errors import SpecError
@@ -101,6 +101,19 @@ def choices_told(
     return choices
 
 
+def held_otherwise(graph: Graph, ours: ChoicesTold, theirs: ChoicesTold) -> frozenset[str]:
+    """The nodes whose values hold other things under two plans: a reader is passed other choices of theirs, such as
+    whether rows have met their routing weights yet. Such values can't be compared.
+    """
+    nodes: set[str] = set()
+    for reader in graph.nodes:
+        inputs = dict(zip(reader.ports, reader.inputs, strict=True))
+        for name, by in reader.op.choices_elsewhere.items():
+            if ours[reader.name][name] != theirs[reader.name][name]:
+                nodes |= {maker.name for maker in _behind(graph.makers, inputs.get(by.port))}
+    return frozenset(nodes)
+
+
 def _chooses_alike(node: Node, earlier_plan: EarlierPlan, choices: ChoicesTold) -> bool:
     """Whether a node has the same settings as in the earlier plan and is passed the same choices of others."""
     return node.name not in earlier_plan.otherwise and choices.get(node.name) == earlier_plan.choices_elsewhere.get(
@@ -110,10 +123,16 @@ def _chooses_alike(node: Node, earlier_plan: EarlierPlan, choices: ChoicesTold) 
 
 def _through(makers: Mapping[str, Node], value: str | None) -> Node | None:
     """The node that made a value; all-reduces in between are skipped."""
-    maker = makers.get(value or "")
-    while maker is not None and maker.op.role.reduces:
-        maker = makers.get(maker.inputs[0])
+    *_, maker = (None, *_behind(makers, value))
     return maker
+
+
+def _behind(makers: Mapping[str, Node], value: str | None) -> Iterator[Node]:
+    """The all-reduces that a value came through, last one first, and the node that made it."""
+    maker = makers.get(value or "")
+    while maker is not None:
+        yield maker
+        maker = makers.get(maker.inputs[0]) if maker.op.role.reduces else None
 
 
 def inputs_read(node: Node, values: Mapping[str, Value]) -> tuple[bool, ...]:

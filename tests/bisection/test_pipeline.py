@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from moeparity import bisect
+from moeparity.bisection.divergence.show import growth_table
 from moeparity.bisection.measures import summarise
 from moeparity.bisection.observe import observe
 from moeparity.bisection.prepare import prepare
@@ -30,6 +31,7 @@ from moeparity.plan.graph import Node
 from tests.checkpoint_factory import make_small
 from tests.opened import opened
 from tests.planted.places import random_tokens, write_recipe
+from tests.printed import printed
 
 Side = Mapping[str, Any]
 Tensors = dict[str, torch.Tensor]
@@ -113,6 +115,24 @@ def test_local_errors_are_the_nodes_own(tmp_path: Path, qwen3_moe: Path) -> None
     carried = [error.node for error in report.nodes if error.carried.equal_share < 1]
     assert (carried[0], carried[-1]) == (node, "lm_head")
     assert [growth.largest_local_node for growth in report.growth if growth.largest_local] == [node]
+
+
+def test_no_error_is_measured_where_the_sides_hold_other_things(tmp_path: Path, qwen3_moe: Path) -> None:
+    """Rows that have met their routing weights are no wrong rows: only what comes of them can be held to the others."""
+    own = {"layers[1].moe.experts:score_site": "epilogue", "layers[0].moe.combine:accumulate": "fp32"}
+    report = report_of(tmp_path, qwen3_moe, {}, {"set": own})
+    apart = ("layers[1].moe.experts", "layers[1].moe.combine")
+    assert not {error.node for error in report.nodes} & set(apart)
+    assert [growth.not_measured for growth in report.growth if growth.not_measured] == [apart]
+    assert [growth.largest_local_node for growth in report.growth if growth.largest_local] == ["layers[0].moe.combine"]
+    last = next(error for error in report.nodes if error.node == "layers[1].moe.residual")
+    assert 0 < last.carried.relative_l2 < 0.05
+    section = printed([growth_table(report)], 100)
+    assert "not measured" in section
+    assert (
+        "No local error at moe.experts and moe.combine: the sides' values can't be held against each other."
+        in " ".join(section.split())
+    )
 
 
 def test_toggles_that_meet_in_one_node_are_all_named(tmp_path: Path, qwen3_moe: Path) -> None:

@@ -82,8 +82,10 @@ def test_routes(tmp_path: Path, number: str) -> None:
 @pytest.mark.parametrize("columns", [LONG, "9" * 20, "²", "0"])
 def test_columns(tmp_path: Path, columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
     load()
-    monkeypatch.setenv("COLUMNS", columns)
-    assert ended(("show", "engines", "vllm"), tmp_path) == 0
+    # Set back before the test ends: pytest asks for the width too, to write how far it is.
+    with monkeypatch.context() as environment:
+        environment.setenv("COLUMNS", columns)
+        assert ended(("show", "engines", "vllm"), tmp_path) == 0
 
 
 def test_seeds(tmp_path: Path) -> None:

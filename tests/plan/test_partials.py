@@ -167,3 +167,18 @@ def test_sums_over_unlike_ranks_are_not_added(deepseek: Graph) -> None:
     assert in_parts(on_ranks(deepseek, later, tensor=2, expert=2))["moe.shared_add"] == 2
     with pytest.raises(SpecError, match=r"shared_add adds partial sums over 4 and 2 ranks"):
         on_ranks(deepseek, later, tensor=2, expert=4)
+
+
+def test_what_two_plans_hold_otherwise(qwen: Graph, deepseek: Graph) -> None:
+    """All that a value comes through until it is read, for each choice that a reader is told."""
+    plain = on_ranks(qwen)
+    assert (
+        plain.held_otherwise(plain) == plain.held_otherwise(on_ranks(qwen, {"lm_head:output": "fp32"})) == frozenset()
+    )
+    weighted = on_ranks(qwen, {f"{MOE}experts:score_site": "epilogue"})
+    assert plain.held_otherwise(weighted) == weighted.held_otherwise(plain) == {f"{MOE}experts"}
+    # A factor that is multiplied in after the sum is in neither the weights nor the sum of the rows.
+    late = on_ranks(deepseek, {f"{MOE}router:scaling": "shared_add"})
+    assert f"{MOE}router" in on_ranks(deepseek).held_otherwise(late)
+    assert f"{MOE}combine" in on_ranks(deepseek).held_otherwise(late)
+    assert not {f"{MOE}norm", f"{MOE}residual", "lm_head"} & on_ranks(deepseek).held_otherwise(late)

@@ -116,6 +116,8 @@ class LayerGrowth:
 
     `largest_local` is infinite if a node of the layer makes NaN or infinities on finite inputs; the first such node is
     named.
+    not_measured: the nodes of the layer without a local error: the sides' values there hold other things, such as rows
+        that have met their routing weights and rows that have not, or the candidate can't read the reference's values.
     """
 
     name: str
@@ -123,6 +125,7 @@ class LayerGrowth:
     carried: Size
     largest_local: float
     largest_local_node: str
+    not_measured: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -154,6 +154,7 @@ def _growth(plan: Plan, records: Records) -> Iterator[LayerGrowth]:
             carried=_size(last_record.carried),
             largest_local=_local_size(peak),
             largest_local_node=peak.node.name if _local_size(peak) else "",
+            not_measured=tuple(r.node.name for r in segment_records if not (r.measured or r.node.op.role.routes)),
         )
 
 

@@ -32,7 +32,9 @@ class NodeRecord:
         that some variant computes together. root_values: the part of it whose values differ; empty if only dtypes do.
     places: sequence and position of the first real tokens with values that differ.
     carried: the error of the candidate's value. local: that of one side's numerics on the other side's inputs. Both are
-        None for nodes without floating-point output, and if the sides' values have different shapes.
+        None for nodes without floating-point output, and if the sides' values have different shapes or hold other
+        things; `local` alone is None where one side's numerics can't read the other side's values.
+    measured: whether the node's values can be held against each other.
     """
 
     node: Node
@@ -41,6 +43,7 @@ class NodeRecord:
     places: tuple[tuple[int, int], ...] = ()
     carried: Error | None = None
     local: Error | None = None
+    measured: bool = True
 
     @property
     def is_root(self) -> bool:
@@ -55,6 +58,8 @@ class DivergenceObserver(SectionObserver):
     roots_of: two walkers; a node at which their inputs are equal and their outputs are not is a root. local_of: two
     walkers with equal inputs at every node; the difference of their outputs is the local error, relative to the first.
 
+    otherwise: the nodes whose values hold other things on the two sides; no error is measured there.
+
     Padding (tokens that are False in `attention_mask`, bool [B, T]; None: no padding) counts: it goes through every op,
     and its values can be a root or the largest error. Filler, which an engine of that schedule would not compute, does
     not.
@@ -63,16 +68,20 @@ class DivergenceObserver(SectionObserver):
     roots_of: tuple[Name, Name]
     local_of: tuple[Name, Name]
     attention_mask: torch.Tensor | None = None
+    otherwise: frozenset[str] = frozenset()
     records: dict[str, NodeRecord] = field(default_factory=dict)
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
         if not view.ran(REFERENCE, CANDIDATE):
             return
-        record = self.records.setdefault(view.node.name, NodeRecord(view.node))
+        measured = view.node.name not in self.otherwise and view.ran(*self.local_of)
+        record = self.records.setdefault(view.node.name, NodeRecord(view.node, measured=measured))
         roots = [] if view.outputs_agree(*self.roots_of) else self._root_cells(view)
         if roots:
             self._add_root(record, view, roots)
+        if view.node.name in self.otherwise:
+            return
         error = _error(view, REFERENCE, CANDIDATE)
         record.carried = _add(record.carried, error)
         # Before the first root no error is carried in, so nearly everywhere there carried and local are the same
@@ -96,7 +105,7 @@ class DivergenceObserver(SectionObserver):
     def join(self, part: dict[str, NodeRecord], rows: slice) -> None:
         """Add what another observer saw of later waves, the sequences `rows`."""
         for name, further in part.items():
-            record = self.records.setdefault(name, NodeRecord(further.node))
+            record = self.records.setdefault(name, NodeRecord(further.node, measured=further.measured))
             record.root_cells += further.root_cells
             record.root_values += further.root_values
             record.places = (*record.places, *further.places)[:PLACES]
@@ -176,7 +185,8 @@ def observer(plan: Plan, trials: Trials) -> DivergenceObserver:
     if plan.recorded is not None:
         # Shadow and candidate both read recorded values, so every node is compared by itself.
         return DivergenceObserver((SHADOW, CANDIDATE), (SHADOW, CANDIDATE), mask)
-    return DivergenceObserver((REFERENCE, CANDIDATE), (REFERENCE, SHADOW), mask)
+    otherwise = plan.reference.plan.held_otherwise(plan.candidate.plan)
+    return DivergenceObserver((REFERENCE, CANDIDATE), (REFERENCE, SHADOW), mask, otherwise)
 
 
 RECORDS: Final[Watch[Mapping[str, NodeRecord]]] = Watch("divergence", observer, (NodeRecord, Extent, Error))

@@ -149,7 +149,18 @@ def growth_table(report: ReportData) -> Table:
     titles = ("after", "rel. L2", scale.label, "per layer", "equal bits", "mean ulp", "max ulp", "flips")
     optional = (scale.label, "mean ulp", "equal bits")
     of = columns(*titles, last="largest local error", words=("after", scale.label), optional=optional)
-    return table(of, [_row(layer, factors.get(layer.name), scale, flips) for layer in shown], *note)
+    return table(
+        of, [_row(layer, factors.get(layer.name), scale, flips) for layer in shown], *note, *_not_measured(report)
+    )
+
+
+def _not_measured(report: ReportData) -> Iterator[Phrase]:
+    """A note that names the nodes without a local error, each once for all layers."""
+    nodes = [*dict.fromkeys(_within(layer, node) for layer in report.growth for node in layer.not_measured)]
+    if nodes:
+        yield Styled(
+            f"No local error at {enumerated(nodes)}: the sides' values can't be held against each other.", "dim"
+        )
 
 
 def _row(layer: LayerGrowth, factor: float | None, scale: _Scale, flips: Mapping[str, str]) -> Row:
@@ -181,9 +192,13 @@ def _name(layer: LayerGrowth) -> str:
 
 def _local(layer: LayerGrowth) -> str:
     if not layer.largest_local:
-        return "no op of its own differs"
+        return "not measured" if layer.not_measured else "no op of its own differs"
     size = "not finite" if math.isinf(layer.largest_local) else f"{layer.largest_local:.2e}"
-    return f"{size} {layer.largest_local_node.removeprefix(layer.name + '.')}"
+    return f"{size} {_within(layer, layer.largest_local_node)}"
+
+
+def _within(layer: LayerGrowth, node: str) -> str:
+    return node.removeprefix(f"{layer.name}.")
 
 
 class _Scale:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from moeparity.profiles.launch.reading.printed import printed
 from moeparity.profiles.launch.reading.resolved import Served, served
 from moeparity.profiles.launch.reading.shell_words import Word, plain
 from moeparity.profiles.launch.reading.sources import read_sources
+from moeparity.profiles.launch.signs import server_of, signed, unread
 from moeparity.profiles.launch.source import Entry, Source
 
 PROGRAMS = (
@@ -78,31 +79,6 @@ _TRTLLM = (
 )
 _REFUSED = {**dict.fromkeys(("run_recipe.py", "setup_experiment.py"), _RECIPES), "trtllm-serve": _TRTLLM}
 """Programs that are known and not read, with why."""
-
-
-def _starts(*beginnings: str) -> Callable[[Collection[str]], bool]:
-    return lambda names: any(name.startswith(beginnings) for name in names)
-
-
-def _has(*together: str) -> Callable[[Collection[str]], bool]:
-    return lambda names: all(name in names for name in together)
-
-
-_SIGNS: tuple[tuple[Callable[[Collection[str]], bool], Program], ...] = (
-    (_starts("actor_rollout_ref."), verl.VERL),
-    (_starts("policy.dtensor_cfg", "policy.megatron_cfg", "policy.generation", "policy."), nemo_rl.NEMO_RL),
-    (_starts("generator.inference_engine", "trainer.policy.", "trainer.strategy"), skyrl.SKYRL),
-    (_starts("trainer.model.", "inference.", "orchestrator."), prime_rl.PRIME_RL),
-    (miles.is_miles, miles.MILES),
-    (_has("hf_checkpoint", "rollout_batch_size"), slime.SLIME),
-    (_has("rollout_num_gpus_per_engine"), slime.SLIME),
-    (_starts("vllm_num_engines", "vllm_sync_backend", "vllm.num_engines", "vllm.sync_backend"), rl_trainers.OPENRLHF),
-    # A file of prime-rl's program `inference` alone.
-    (_starts("vllm."), prime_rl.PRIME_RL),
-    (_starts("use_vllm", "vllm_mode"), rl_trainers.TRL),
-    (_has("tensor_model_parallel_size", "num_layers"), megatron.MEGATRON),
-)
-"""Options that only one program has, tried in this order."""
 FLAGS = frozenset(
     name for program in PROGRAMS for option in program.options if option.kind == "flag" for name in option.names
 )
@@ -146,7 +122,7 @@ def _of_served(file: Served) -> tuple[Source, Program]:
 def _grammar(head: str, arguments: Sequence[Word]) -> Grammar:
     """How a program that is started so takes its options apart; one of no known name goes by its options."""
     word = plain(arguments[0].text) if arguments else ""
-    program = None if (head, word) in _OTHER_COMMANDS else _commanded(head, word) or _signed(_names(arguments))
+    program = None if (head, word) in _OTHER_COMMANDS else _commanded(head, word) or signed(_names(arguments))
     return _ANY if program is None or program.grammar is None else program.grammar
 
 
@@ -159,11 +135,6 @@ def _spelled(entries: Iterable[Entry]) -> Iterator[str]:
     """Each option's name, and its name with its value."""
     for entry in entries:
         yield from (entry.name.lstrip("+"), f"{entry.name}={entry.value}")
-
-
-def _signed(names: Collection[str]) -> Program | None:
-    """The program that alone has such options."""
-    return next((program for sign, program in _SIGNS if sign(names)), None)
 
 
 def _settings(pair: tuple[Source, Program]) -> dict[str, str]:
@@ -181,22 +152,13 @@ def _program(source: Source) -> Program | None:
     if commanded is not None:
         return commanded
     names = frozenset(_spelled(source.options))
-    return _signed(names) or (None if head else _by_options(names))
+    return signed(names) or (None if head else server_of(names))
 
 
 def _commanded(head: str, word: str) -> Program | None:
     """The program of that name, with its first word; None where it is none known here."""
     program = _COMMANDS.get(head) or _SCRIPTS.get(head.rpartition("/")[2])
     return program or _SERVES.get((head, word)) or _OTHER_COMMANDS.get((head, word))
-
-
-def _by_options(names: Collection[str]) -> Program | None:
-    """The server that knows more of the options than the other."""
-    vllm, sglang = (
-        sum(name in option.names for option in program.options for name in names)
-        for program in (servers.VLLM, servers.SGLANG)
-    )
-    return None if vllm == sglang else servers.VLLM if vllm > sglang else servers.SGLANG
 
 
 def _unknown(path: Path, sources: Sequence[Source]) -> str:
@@ -208,6 +170,12 @@ def _unknown(path: Path, sources: Sequence[Source]) -> str:
     refused = next((_REFUSED[base] for name in commands if (base := name.rpartition("/")[2]) in _REFUSED), None)
     if refused is not None:
         return f"{Where(path)}: {refused}. Give the command line of a server, or of a trainer that is read."
+    framework = next(filter(None, (unread(frozenset(_spelled(source.options))) for source in sources)), None)
+    if framework is not None:
+        return (
+            f"{Where(path)}: these are options of {framework}, which are not read: state the sides by hand, each with "
+            "the `profile` of its engine and its ranks as `placement`, or give the command line of its server."
+        )
     telling = [n for each in sources for n in each.notes if "script" in n.says or "begins a command" in n.says]
     notes = list(dict.fromkeys(f"{note.where}: {note.says}" for note in telling))
     return (

@@ -469,6 +469,10 @@ _CONSTRUCTS = {
 }
 """What was read wrongly before, or not at all."""
 _REFUSED = {
+    "refused/areal.yaml": Expected(refused="these are options of AReaL, which are not read"),
+    "refused/roll.yaml": Expected(refused="these are options of ROLL, which are not read"),
+    "refused/swift.yaml": Expected(refused="these are options of ms-swift, which are not read"),
+    "refused/sft.yaml": Expected(refused="whose configuration this is cannot be told"),
     "refused/trtllm.sh": Expected(refused="trtllm-serve starts TensorRT-LLM, whose options are not read"),
     "slime/models/moe.sh": Expected(refused="whose configuration this is cannot be told"),
     "refused/two-servers.sh": Expected(refused="starts vLLM and vLLM, each as a server and with its own options"),

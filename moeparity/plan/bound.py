@@ -208,9 +208,9 @@ class BoundGraph(SetGraph):
             if dtype is not None:
                 yield node.name, dtype
 
-    def held_otherwise(self, other: BoundGraph) -> frozenset[str]:
-        """The nodes whose values hold other things under another plan of the same graph, in some phase of either."""
-        pairs = product(self.distinct, other.distinct)
+    def held_otherwise(self, plan: BoundGraph) -> frozenset[str]:
+        """The nodes whose values hold other things under `plan`, another of the same graph, in some phase of either."""
+        pairs = product(self.distinct, plan.distinct)
         return frozenset().union(
             *(held_otherwise(self.graph, a.choices_elsewhere, b.choices_elsewhere) for a, b in pairs)
         )

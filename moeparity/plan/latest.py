@@ -25,8 +25,8 @@ class Latest(Generic[T]):
         """
         key = tuple(map(id, things)), words
         # Put back at the end, so that the first one is always the one that was asked for longest ago.
-        kept = self._results.pop(key, None) or (things, make())
+        entry = self._results.pop(key, None) or (things, make())
         if len(self._results) >= self._most:
             del self._results[next(iter(self._results))]
-        self._results[key] = kept
-        return kept[1]
+        self._results[key] = entry
+        return entry[1]

@@ -119,8 +119,8 @@ def test_local_errors_are_the_nodes_own(tmp_path: Path, qwen3_moe: Path) -> None
 
 def test_no_error_is_measured_where_the_sides_hold_other_things(tmp_path: Path, qwen3_moe: Path) -> None:
     """Rows that have met their routing weights are no wrong rows: only what comes of them can be held to the others."""
-    own = {"layers[1].moe.experts:score_site": "epilogue", "layers[0].moe.combine:accumulate": "fp32"}
-    report = report_of(tmp_path, qwen3_moe, {}, {"set": own})
+    settings = {"layers[1].moe.experts:score_site": "epilogue", "layers[0].moe.combine:accumulate": "fp32"}
+    report = report_of(tmp_path, qwen3_moe, {}, {"set": settings})
     apart = ("layers[1].moe.experts", "layers[1].moe.combine")
     assert not {error.node for error in report.nodes} & set(apart)
     assert [growth.not_measured for growth in report.growth if growth.not_measured] == [apart]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from moeparity.errors import SpecError, Where, listed, shown
 from moeparity.profiles.launch import (
+    areal,
     megatron,
     miles,
     nemo_rl,
@@ -32,7 +33,7 @@ from moeparity.profiles.launch.source import Entry, Source
 
 PROGRAMS = (
     *(servers.VLLM, servers.SGLANG, verl.VERL, nemo_rl.NEMO_RL, slime.SLIME, miles.MILES, megatron.MEGATRON),
-    *(skyrl.SKYRL, rl_trainers.OPENRLHF, rl_trainers.TRL, prime_rl.PRIME_RL),
+    *(skyrl.SKYRL, rl_trainers.OPENRLHF, rl_trainers.TRL, prime_rl.PRIME_RL, areal.AREAL),
 )
 RELEASES = {program.name: program.version for program in PROGRAMS}
 """The versions whose options and defaults were read, by the package's name."""

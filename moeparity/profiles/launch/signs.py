@@ -8,7 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from moeparity.profiles.launch import megatron, miles, nemo_rl, prime_rl, rl_trainers, servers, skyrl, slime, verl
+from moeparity.profiles.launch import (
+    areal,
+    megatron,
+    miles,
+    nemo_rl,
+    prime_rl,
+    rl_trainers,
+    servers,
+    skyrl,
+    slime,
+    verl,
+)
 from moeparity.profiles.launch.knowledge import listed
 from moeparity.profiles.launch.options import Program
 
@@ -42,6 +53,7 @@ def _flat(names: Names) -> bool:
 
 _SIGNS: tuple[tuple[Sign, Program], ...] = (
     (_starts("actor_rollout_ref."), verl.VERL),
+    (_all(_starts("gconfig."), _starts("actor.backend=", "rollout.backend=", "allocation_mode=")), areal.AREAL),
     (_all(_starts("policy."), _mostly("nemo-rl")), nemo_rl.NEMO_RL),
     (_starts("generator.inference_engine", "trainer.policy."), skyrl.SKYRL),
     (_all(_starts("trainer.strategy"), _starts("generator.")), skyrl.SKYRL),
@@ -59,7 +71,6 @@ _SIGNS: tuple[tuple[Sign, Program], ...] = (
 
 
 _UNREAD: tuple[tuple[Sign, str], ...] = (
-    (_all(_starts("gconfig.", "allocation_mode="), _starts("actor.")), "AReaL"),
     (_starts("actor_infer.strategy_args.", "actor_train.strategy_args."), "ROLL"),
     (_starts("actor.training_backend="), "RLinf"),
     (_starts("worker.actor.", "worker.rollout."), "EasyR1"),
@@ -81,7 +92,7 @@ def unread(names: Names) -> str | None:
 
 def server_of(names: Names) -> Program | None:
     """The server that knows most of the options, and more of them than the other does."""
-    of_servers = [(_known(program, names), program) for program in (servers.VLLM, servers.SGLANG)]
+    of_servers = [(_options_in(program, names), program) for program in (servers.VLLM, servers.SGLANG)]
     (fewer, _), (more, program) = sorted(of_servers, key=lambda pair: len(pair[0]))
     return program if len(fewer) < len(more) and mostly(_names(program), _blocks(names)) else None
 
@@ -95,7 +106,7 @@ def _blocks(names: Names) -> set[str]:
     return {name.partition("=")[0].partition(".")[0] for name in names}
 
 
-def _known(program: Program, names: Names) -> set[str]:
+def _options_in(program: Program, names: Names) -> set[str]:
     return {name for option in program.options for name in option.names}.intersection(names)
 
 

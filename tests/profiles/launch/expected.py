@@ -37,6 +37,7 @@ def _two(trainer: str, rollout: str, *further: str) -> dict[str, tuple[str, ...]
     return {TRAINER: (f"{{profile: {trainer}}}", *further), ROLLOUT: (f"{{profile: {rollout}}}",)}
 
 
+_WHOLE_EXPERTS = 'placement: {tensor: 2, sequence: true}, dtype: bf16, set: {"**.experts:tensor": 1}'
 _ACTOR = "actor_rollout_ref.actor."
 _ROLLOUT = "actor_rollout_ref.rollout."
 _MEGATRON = "policy.megatron_cfg."
@@ -128,6 +129,48 @@ _TRAINERS = {
         ),
         stated={"model_engine": "megatron", f"{_ROLLOUT}name": "vllm", f"{_ROLLOUT}enforce_eager": "true"},
         notes=("INFER_BACKEND, ACTOR_TP, ACTOR_EP, ROLLOUT_TP",),
+    ),
+    "areal/megatron.yaml": Expected(
+        engine="AReaL",
+        sides=_two(
+            f"megatron-deterministic, {_WHOLE_EXPERTS}",
+            "sglang-allreduce-norm, placement: {tensor: 4}, dtype: bf16",
+            "megatron-unfused-rope",
+        ),
+        stated={"actor.megatron.use_deterministic_algorithms": "true", "actor.temperature": "0.9"},
+        values={"log_probs:temperature": 0.9},
+        warned=("moe_router_dtype fp32: AReaL hands it to nobody, and mbridge decides it by the model's class",),
+        silent=("enable_compile", "moe_token_dispatcher_type"),
+    ),
+    "areal/fsdp.yaml": Expected(
+        engine="AReaL",
+        sides=_two(
+            "hf-default, placement: {tensor: 2}, dtype: bf16", "vllm-eager, placement: {tensor: 2}, dtype: bf16"
+        ),
+        stated={"actor.attn_impl": "sdpa", "vllm.enforce_eager": "true"},
+        # vLLM's log-probabilities are of the logits before the temperature, unless it is told otherwise.
+        values={"log_probs:temperature": 0.7},
+        warned=("gconfig.top_p 0.95",),
+    ),
+    "areal/bridge.yaml": Expected(
+        engine="AReaL",
+        sides=_two(
+            f"megatron-permute-fusion, {_WHOLE_EXPERTS}",
+            "sglang-allreduce-norm, placement: {tensor: 2}, dtype: bf16",
+            "megatron-unfused-rope",
+            "megatron-unfused-swiglu",
+        ),
+        stated={"actor.megatron.bridge_type": "megatron-bridge"},
+        warned=("moe_permute_fusion True: AReaL hands it to nobody",),
+    ),
+    "areal/allocation.yaml": Expected(
+        engine="AReaL",
+        sides={TRAINER: ("no shipped profile speaks of it",), ROLLOUT: ("no shipped profile speaks of it",)},
+        warned=("allocation_mode", "write actor.backend and rollout.backend"),
+    ),
+    "areal/other-trainer.yaml": Expected(
+        engine="AReaL",
+        sides={TRAINER: ("no shipped profile speaks of it",), ROLLOUT: ("{profile: sglang, dtype: bf16}",)},
     ),
     "verl/fsdp.sh": Expected(
         engine="verl",
@@ -469,7 +512,6 @@ _CONSTRUCTS = {
 }
 """What was read wrongly before, or not at all."""
 _REFUSED = {
-    "refused/areal.yaml": Expected(refused="these are options of AReaL, which are not read"),
     "refused/roll.yaml": Expected(refused="these are options of ROLL, which are not read"),
     "refused/swift.yaml": Expected(refused="these are options of ms-swift, which are not read"),
     "refused/sft.yaml": Expected(refused="whose configuration this is cannot be told"),

@@ -30,6 +30,7 @@ SKYRL = (
 NEMO_RL = "uv run examples/run_grpo_math.py policy.model_name={model} policy.generation."
 SLIME = "python train.py --hf-checkpoint {model} --rollout-batch-size 4 --rollout-num-gpus-per-engine 2"
 TRL = "accelerate launch train_grpo.py --model_name_or_path {model} --vllm_tensor_parallel_size 2"
+AREAL = "python3 gsm8k_rl.py actor.path={model} actor.backend=fsdp:d1 gconfig.temperature=1.0 rollout.backend="
 TRAINERS = {
     ("verl", "vllm"): f"{VERL}vllm",
     ("verl", "sglang"): f"{VERL}sglang",
@@ -43,6 +44,8 @@ TRAINERS = {
         "python3 -m openrlhf.cli.train_ppo_ray --pretrain {model} --vllm_num_engines 2 --vllm_tensor_parallel_size 2"
     ),
     ("trl", "vllm"): f"{TRL} --use_vllm true",
+    ("areal", "vllm"): f"{AREAL}vllm:d1t2",
+    ("areal", "sglang"): f"{AREAL}sglang:d1t2",
     ("prime-rl", "vllm"): (
         "uv run rl --model.name {model} --inference.parallel.tp 2 --inference.enable-fp32-lm-head false"
     ),
@@ -55,6 +58,8 @@ NOT_STARTED = {
     "NeMo-RL, of vLLM": (f"{NEMO_RL}backend=megatron", VLLM),
     "SkyRL, of SGLang": (f"{SKYRL}vllm", SGLANG),
     "SkyRL, of vLLM": (f"{SKYRL}sglang", VLLM),
+    "AReaL, of SGLang": (f"{AREAL}vllm:d1t2", SGLANG),
+    "AReaL, of vLLM": (f"{AREAL}sglang:d1t2", VLLM),
     "TRL, a server of its own": (f"{TRL} --use_vllm true --vllm_mode server", VLLM),
     "TRL, transformers": (f"{TRL} --vllm_mode colocate", VLLM),
 }

@@ -13,14 +13,6 @@ from moeparity.errors import SpecError
 from moeparity.profiles.launch.programs import programs_of
 
 FOREIGN: dict[str, Mapping[str, Any]] = {
-    "AReaL": {
-        "gconfig": {"temperature": 1.0},
-        "actor": {"backend": "fsdp:d4p1t1"},
-        "rollout": {"backend": "vllm:d4p1t1"},
-        "vllm": {"dtype": "bfloat16"},
-        "sglang": {"context_length": 32768},
-        "seed": 1,
-    },
     "ROLL": {
         "rollout_batch_size": 64,
         "lora_rank": 32,
@@ -50,6 +42,14 @@ NOBODYS: dict[str, Mapping[str, Any]] = {
     },
 }
 OWN: dict[str, Mapping[str, Any]] = {
+    "AReaL": {
+        "gconfig": {"temperature": 1.0},
+        "actor": {"backend": "fsdp:d4p1t1"},
+        "rollout": {"backend": "vllm:d4p1t1"},
+        "vllm": {"dtype": "bfloat16"},
+        "sglang": {"context_length": 32768},
+        "seed": 1,
+    },
     "prime-rl": {"vllm": {"tensor_parallel_size": 2}, "server": {"port": 8000}},
     "NeMo-RL": {"policy": {"megatron_cfg": {"enabled": True}}},
     "SkyRL": {"trainer": {"strategy": "fsdp2"}, "generator": {"batched": True}},

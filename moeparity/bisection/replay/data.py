@@ -50,6 +50,8 @@ class PlantedTrap:
     name: the mistake. kind: the rung of the same replay without it. kl, k3, mean_abs_delta, max_abs_delta: as in
         `Rung`.
     price_low, price_high: 95 % bounds of this KL minus that of the rung `kind`, paired over sequences.
+    beyond_natural: the lower one of this KL minus the natural one; a replay with this mistake is worse than none if it
+        is above 0.
     """
 
     name: str
@@ -57,6 +59,7 @@ class PlantedTrap:
     kl: float
     price_low: float
     price_high: float
+    beyond_natural: float
     k3: float
     mean_abs_delta: float
     max_abs_delta: float

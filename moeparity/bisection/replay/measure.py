@@ -123,12 +123,14 @@ def _traps(observed: Observed) -> Iterator[PlantedTrap]:
     for planted in observed.of_search(TRAPS) or ():
         sums, right = planted.sums, observed.logits.sums(TrialKey("candidate", forced=planted.kind))
         price = token_mean(sums.kl_candidate_reference - right.kl_candidate_reference, sums.tokens)
+        natural = observed.logits.sums(CANDIDATE).kl_candidate_reference
         yield PlantedTrap(
             name=planted.name,
             kind=planted.kind,
             kl=sums.mean("kl_candidate_reference"),
             price_low=price.low,
             price_high=price.high,
+            beyond_natural=token_mean(sums.kl_candidate_reference - natural, sums.tokens).low,
             k3=sums.mean("k3"),
             mean_abs_delta=sums.mean("abs_delta"),
             max_abs_delta=float(sums.max_abs_delta.max()),

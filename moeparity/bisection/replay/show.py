@@ -94,9 +94,9 @@ def _remainder(rung: Rung, natural: Rung) -> str:
     return f"With all routes forced {words} of the natural KL is left: choices outside the routers make that part."
 
 
-def traps_reading(traps: Sequence[PlantedTrap], natural: float) -> Iterator[str]:
+def traps_reading(traps: Sequence[PlantedTrap]) -> Iterator[str]:
     """Which mistakes of a replay make it worse than none, and which are not seen in these numbers."""
-    worse = [trap.name for trap in traps if trap.price_low > 0 and trap.kl > natural]
+    worse = [trap.name for trap in traps if trap.beyond_natural > 0]
     if worse:
         yield f"Replayed with one of these mistakes KL is higher than without a replay: {listed(worse)}."
     unseen = [trap.name for trap in traps if not trap.price_low > 0]
@@ -149,7 +149,7 @@ def replay_blocks(replay: Replay) -> Iterator[Block]:
             yield _traps_table(replay.traps, natural)
     yield bullets(replay.reading)
     if replay.rungs and replay.traps:
-        yield bullets(tuple(traps_reading(replay.traps, replay.rungs[0].kl)))
+        yield bullets(tuple(traps_reading(replay.traps)))
 
 
 def _traps_table(traps: Sequence[PlantedTrap], natural: float) -> Block:

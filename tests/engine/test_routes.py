@@ -219,9 +219,9 @@ def test_a_record_of_another_walker_is_that_walker(
     """In micro-batches of other sizes; tokens without a route, in the first rungs, keep what their router chooses."""
     model = opened(request.getfixturevalue(name))
     reference = Walker(name="reference", plan=plan(model, FINE), schedule=MicroBatches(6))
-    seen, _ = walk(model, [reference])
+    of_reference, _ = walk(model, [reference])
     table = {
-        value: seen.of("reference", node.name, port).flatten(0, 1)
+        value: of_reference.of("reference", node.name, port).flatten(0, 1)
         for node in model.graph.nodes
         if node.op.name == "router"
         for port, value in enumerate(node.values)

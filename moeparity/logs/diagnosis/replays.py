@@ -38,15 +38,15 @@ class Replays:
     """What is kept of a log's sequences that have routes of both sides.
 
     filler, filled: tokens that the trainer sends to the experts 0 to K - 1 in all layers, and the sampler does not;
-    and all with a route of the trainer. slots: of a token, in all layers. _equal, _known: for each sequence, by place,
-    at how many token-layers the experts are the same, and at how many both are known.
+    and all with a route of the trainer. slots: of a token, in all layers. _equal, _compared: for each sequence, by
+    place, at how many token-layers the experts are the same, and at how many both sides have a route.
     """
 
     filler: int = 0
     filled: int = 0
     slots: int = 0
     _equal: list[Tensor] = field(default_factory=list)
-    _known: list[Tensor] = field(default_factory=list)
+    _compared: list[Tensor] = field(default_factory=list)
 
     def note(self, sequence: Sequence) -> None:
         """Take in a sequence. One whose sides have routes of different shapes is refused where flips are counted."""
@@ -55,14 +55,14 @@ class Replays:
             return
         real = torch.ones(1, len(sampler), dtype=torch.bool)
         chosen = trainer.sort(-1).values
-        equal, known = [], []
+        equal, compared = [], []
         for place in _PLACES:
-            taken = replayed(sampler[None], real, (0,), place.replay)[0].sort(-1).values
-            there = (taken >= 0).all(-1) & (chosen >= 0).all(-1)
-            equal.append((there & (taken == chosen).all(-1)).sum())
-            known.append(there.sum())
+            theirs = replayed(sampler[None], real, (0,), place.replay)[0].sort(-1).values
+            there = (theirs >= 0).all(-1) & (chosen >= 0).all(-1)
+            equal.append((there & (theirs == chosen).all(-1)).sum())
+            compared.append(there.sum())
         self._equal.append(torch.stack(equal).double())
-        self._known.append(torch.stack(known).double())
+        self._compared.append(torch.stack(compared).double())
         first = torch.arange(trainer.shape[-1])
         is_first, of_sampler = ((routes == first).flatten(1).all(1) for routes in (trainer, sampler))
         self.filler += int((is_first & ~of_sampler).sum())
@@ -71,16 +71,16 @@ class Replays:
 
     def findings(self) -> tuple[Finding, ...]:
         """What was found; nothing where no sequence has routes of both sides."""
-        if not self._known:
+        if not self._compared:
             return ()
         return (self._of_places(), *self._of_filler())
 
     def _of_places(self) -> Finding:
-        equal, known = torch.stack(self._equal, 1), torch.stack(self._known, 1)
+        equal, compared = torch.stack(self._equal, 1), torch.stack(self._compared, 1)
         rates = {
-            place.name: rate(f"same experts as of {place.name}", equal[at], known[at])
+            place.name: rate(f"same experts as of {place.name}", equal[at], compared[at])
             for at, place in enumerate(_PLACES)
-            if bool(known[at].any())
+            if bool(compared[at].any())
         }
         same = rates.pop(_PLACES[0].name, None)
         if same is None:

@@ -77,8 +77,8 @@ def test_mistakes_and_what_they_cost() -> None:
 
 def test_replayed_keys_are_read_against_what_they_stand_beside() -> None:
     keys = fill(Rung, forced="keys", kl=1e-4, kl_change_low=-4e-4, kl_change_high=-2e-4)
-    both = fill(Rung, forced="ids+keys", kl=2e-4, kl_change_low=1e-5, kl_change_high=2e-5)
-    lines = replay_reading((*RUNGS, keys, both), flips=True)
+    with_ids = fill(Rung, forced="ids+keys", kl=2e-4, kl_change_low=1e-5, kl_change_high=2e-5)
+    lines = replay_reading((*RUNGS, keys, with_ids), flips=True)
     assert lines[-2:] == [
         "With the keys that the reference's indexers chose KL falls by 75% of the natural KL.",
         "With its expert ids and the keys that its indexers chose KL is above that with ids alone: 50% of the natural "

@@ -36,7 +36,7 @@ def some_flipped(of: Tensor, share: float) -> Tensor:
     return flipped
 
 
-def found(folder: Path, sampler: Tensor, trainer: Tensor) -> dict[str, Finding]:
+def findings_of(folder: Path, sampler: Tensor, trainer: Tensor) -> dict[str, Finding]:
     """The findings about replays of a log with these routes, -1 for none, by name."""
     draw = torch.Generator().manual_seed(1)
     logprobs = -torch.rand(SHAPE[:2], generator=draw)
@@ -85,7 +85,7 @@ PLACES = [
 @pytest.mark.parametrize("share", [0.0, 0.005])
 def test_each_mistake_is_named(tmp_path: Path, name: str, tokens: int, layers: int, share: float) -> None:
     sampler = routes(1)
-    of = found(tmp_path, sampler, moved(some_flipped(sampler, share), tokens, layers))
+    of = findings_of(tmp_path, sampler, moved(some_flipped(sampler, share), tokens, layers))
     assert [(name, finding.verdict) for name, finding in of.items()] == [(f"{REPLAYED} of {name}", "named")]
     assert f"{REPLAYED} of {name}" in CAUSES
 
@@ -94,7 +94,7 @@ def test_each_mistake_is_named(tmp_path: Path, name: str, tokens: int, layers: i
 def test_a_replay_without_a_mistake_or_none_is_silent(tmp_path: Path, share: float) -> None:
     """With its own routers a trainer has the sampler's experts at most token-layers; the order of slots is its own."""
     sampler = routes(1)
-    of = found(tmp_path, sampler, some_flipped(sampler, share).flip(-1))
+    of = findings_of(tmp_path, sampler, some_flipped(sampler, share).flip(-1))
     assert [(name, finding.verdict) for name, finding in of.items()] == [(REPLAYED, "ruled out")]
     assert ("at the same tokens and layers" in of[REPLAYED].reason) == (share == 0)
 
@@ -107,7 +107,7 @@ def test_a_mistake_that_is_not_listed_gets_no_name(tmp_path: Path, mistake: str)
         trainer = torch.cat([moved(sampler, -1, 0)[:12], moved(sampler, 0, 1)[12:]])
     if mistake == "other numbers":
         trainer = torch.randperm(EXPERTS, generator=torch.Generator().manual_seed(4))[sampler]
-    of = found(tmp_path, sampler, trainer)
+    of = findings_of(tmp_path, sampler, trainer)
     assert [(name, finding.verdict) for name, finding in of.items()] == [(REPLAYED, "undecided")]
 
 
@@ -115,10 +115,10 @@ def test_in_a_text_that_repeats_itself_places_are_told_apart(tmp_path: Path) -> 
     """All tokens but one of a sequence are routed alike, so that the token before is as good as the token itself."""
     sampler = routes(1)[:, :1].repeat(1, SHAPE[1], 1, 1)
     sampler[:, 6] = routes(2)[:, 6]
-    of = found(tmp_path, sampler, moved(sampler, -1, 0))
+    of = findings_of(tmp_path, sampler, moved(sampler, -1, 0))
     assert [(name, finding.verdict) for name, finding in of.items()] == [(f"{REPLAYED} of 1 token before", "named")]
     sampler[:, 6] = sampler[:, 5]
-    assert found(tmp_path, sampler, sampler)[REPLAYED].verdict == "ruled out"
+    assert findings_of(tmp_path, sampler, sampler)[REPLAYED].verdict == "ruled out"
 
 
 @pytest.mark.parametrize("recorded", [True, False])
@@ -129,7 +129,7 @@ def test_a_filler_is_named(tmp_path: Path, recorded: bool) -> None:
     trainer[:, :4] = torch.arange(SHAPE[-1])
     if not recorded:
         sampler[:, :4] = -1
-    of = found(tmp_path, sampler, trainer)
+    of = findings_of(tmp_path, sampler, trainer)
     assert of[FILLER].verdict == "named"
     assert of[FILLER].evidence[0].value == 24 * 4
     assert of[REPLAYED].verdict == "ruled out"
@@ -140,4 +140,4 @@ def test_a_log_without_routes_of_both_sides_says_nothing(tmp_path: Path) -> None
     nothing[:, 0] = routes(1)[:, 0]
     trainer = torch.full(SHAPE, -1)
     trainer[:, 5] = routes(1)[:, 5]
-    assert found(tmp_path, nothing, trainer)[REPLAYED].verdict == "not tested"
+    assert findings_of(tmp_path, nothing, trainer)[REPLAYED].verdict == "not tested"

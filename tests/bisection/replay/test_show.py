@@ -81,8 +81,10 @@ def test_replayed_keys_are_read_against_what_they_stand_beside() -> None:
     lines = replay_reading((*RUNGS, keys, with_ids), flips=True)
     assert lines[-2:] == [
         "With the keys that the reference's indexers chose KL falls by 75% of the natural KL.",
-        "With its expert ids and the keys that its indexers chose KL is above that with ids alone: 50% of the natural "
-        "KL.",
+        (
+            "With its expert ids and the keys that its indexers chose KL is above that with ids alone: 50% of the natural "
+            "KL."
+        ),
     ]
     same = fill(Rung, forced="keys", kl=4e-4)
     assert replay_reading((*RUNGS, same), flips=True)[-1].endswith("KL stays as it is: no indexer chooses other keys.")

@@ -82,8 +82,8 @@ def test_replayed_keys_are_read_against_what_they_stand_beside() -> None:
     assert lines[-2:] == [
         "With the keys that the reference's indexers chose KL falls by 75% of the natural KL.",
         (
-            "With its expert ids and the keys that its indexers chose KL is above that with ids alone: 50% of the natural "
-            "KL."
+            "With its expert ids and the keys that its indexers chose KL is above that with ids alone: 50% of the "
+            "natural KL."
         ),
     ]
     same = fill(Rung, forced="keys", kl=4e-4)

@@ -79,8 +79,13 @@ def refuse_unknown(expect: Expect, toggles: Iterable[str], where: Where) -> None
                 )
 
 
-def refuse_unshared(expect: Expect, where: Where, *, attribute: bool) -> None:
-    """Raise SpecError if shares are expected of a recipe that takes none (`attribute: false`)."""
+def refuse_unmeasured(expect: Expect, where: Where, *, attribute: bool, replay: bool) -> None:
+    """Raise SpecError if shares are expected of a recipe that takes none (`attribute: false`), or replays of one that
+    replays nothing (`replay: false`).
+    """
+    if expect.replay is not None and not replay:
+        at = Where(where.path, expect.line_of("replay"))
+        raise SpecError(f"{at}: expect.replay needs the replay ladder, and this recipe has none. Add `replay: true`.")
     keys = [key for key in ("shares", "saturated", "smallest_fix") if key in expect.model_fields_set]
     if keys and not attribute:
         at = Where(where.path, expect.line_of(keys[0]))
@@ -119,6 +124,8 @@ def _expectations(expect: Expect, graph: Graph, where: Where) -> Iterator[Expect
             yield Expectation(says=f"culprit {name}", judge=partial(_toggle, name, True))
     for name in expect.no_effect or ():
         yield Expectation(says=f"no effect of {name}", judge=partial(_toggle, name, False))
+    for name, bounds in (expect.replay or {}).items():
+        yield Expectation(says=f"replay of {name} {bounds}", judge=partial(_replay, name, bounds))
     yield from _blame(expect)
 
 
@@ -210,6 +217,18 @@ def _flipped_token_layers(report: Report) -> float:
     layers = () if report.flips is None else report.flips.layers
     tokens = sum(layer.tokens for layer in layers)
     return sum(layer.set_flips for layer in layers) / tokens if tokens else math.nan
+
+
+def _replay(name: str, bounds: Bounds, report: Report) -> Outcome:
+    """Hold the KL of a replay, of the natural one, to its bounds."""
+    replay = report.replay
+    if replay is None or not replay.rungs:
+        return "fail", "no routes can be forced here"
+    of_name = {rung.forced: rung.kl for rung in replay.rungs} | {trap.name: trap.kl for trap in replay.traps}
+    if name not in of_name:
+        return "fail", f"there is no such replay; there are {listed(of_name)}.{did_you_mean(name, of_name)}"
+    natural = replay.rungs[0].kl
+    return lies(bounds, of_name[name] / natural if natural else math.nan)
 
 
 def _largest_step(predicate: Callable[[Step], bool], report: Report) -> float:

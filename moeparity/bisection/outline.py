@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import starmap
 from pathlib import Path
 
-from moeparity.bisection.expectations import Expectation, expectations, refuse_unknown, refuse_unshared
+from moeparity.bisection.expectations import Expectation, expectations, refuse_unknown, refuse_unmeasured
 from moeparity.errors import Where, display_path, listed
 from moeparity.plan.address import ranges, role
 from moeparity.plan.bind import bind
@@ -110,7 +110,7 @@ def outline_recipe(path: Path) -> Outline:
         for variant, profile in zip(variants, profiles, strict=True)
     )
     recipe_toggles = tuple(toggles(reference, candidate, recipe.by))
-    refuse_unshared(recipe.expect, Where(path), attribute=recipe.attribute)
+    refuse_unmeasured(recipe.expect, Where(path), attribute=recipe.attribute, replay=recipe.replay)
     if not recipe.split:
         # The parts that `split` makes of a toggle are known only after the run, so names can't be checked then.
         refuse_unknown(recipe.expect, (toggle.name for toggle in recipe_toggles), Where(path))

@@ -11,12 +11,14 @@ from torch import Tensor
 from moeparity.doctor.experts import Chosen
 from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis, runnable
 from moeparity.doctor.noise import drawn
-from moeparity.doctor.readings import Alone, Cut, Packs, Prompts, Replay, Rows, Shift, Split
-from moeparity.doctor.routes import Flips, grafts, replayed
+from moeparity.doctor.readings import Alone, Cut, Packs, Prompts, Rows, Shift, Split
+from moeparity.doctor.routes import Flips
 from moeparity.doctor.scores import Run, scores, together
 from moeparity.doctor.tokens import prompts_of, rewritten, shifted
+from moeparity.engine.routes import IDS, Recorded, by_slot, tables
 from moeparity.inputs.model import Model
 from moeparity.inputs.tokens.tokenset import TokenSet
+from moeparity.metrics.replay import Replay, replayed
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.schedule.steps import MicroBatches, Schedule
 from moeparity.progress import Callback
@@ -104,7 +106,12 @@ class Bench:
     def _run(self, hypothesis: Hypothesis, plan: BoundGraph, prompts: Prompts) -> Run:
         reading = hypothesis.reading
         if isinstance(reading, Replay):
-            return Run(plan, self._together, grafts=grafts(replayed(self.tokens, reading), self.model.graph))
+            assert self.tokens.routed_experts is not None, "there is nothing to replay"
+            routes = replayed(self.tokens.routed_experts, self.tokens.attention_mask, prompts.grid.prompts, reading)
+            if reading.by_slot:
+                return Run(plan, self._together, grafts=by_slot(routes, self.model.graph))
+            recorded = Recorded(of=tables(routes.to(self.model.device), self.model.graph), replayed=IDS)
+            return Run(plan, self._together, routes=recorded)
         if isinstance(reading, Packs | Alone | Split):
             return Run(plan, reading.schedule(prompts))
         return Run(plan, self._together)

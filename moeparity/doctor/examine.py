@@ -96,7 +96,7 @@ def _further(screening: Screening, tried: Sequence[Tried]) -> list[Tried]:
     whole = [*_families(case), *scaled(of_experts)]
     with_open_number = {of.name: of for family in whole for of in (family, *family.parts(graph))}
     members = [member for family in whole for member in family.members()]
-    replaying = () if case.bench.flips is None else replays(case.bench.prompts, case.bench.flips.recorded.shape[2])
+    replaying = () if case.bench.flips is None else replays(case.bench.prompts, graph, case.bench.flips.recorded)
     read = [*misread(graph, previous, case.bench.prompts), *replaying]
     of_weights = [*misplaced(graph), *mistakes(graph, of_experts, previous)]
     if previous is not None:

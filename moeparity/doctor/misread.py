@@ -9,9 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from torch import Tensor
+
 from moeparity.doctor.hypotheses import STALE, STALE_EXPERT, Hypothesis, Number, Plant, weighted
-from moeparity.doctor.readings import Cut, Packs, Prompts, Replay, Rows, Shift, Split
-from moeparity.errors import counted
+from moeparity.doctor.readings import Cut, Packs, Prompts, Rows, Shift, Split
+from moeparity.metrics.replay import Replay, Trap, displaced, incomplete, leading_dense
 from moeparity.plan.faults.reader import shipped_faults
 from moeparity.plan.graph import Graph
 from moeparity.plan.schedule.steps import Phase
@@ -62,28 +64,29 @@ def in_one_phase(of: Hypothesis, prompts: Prompts) -> Iterator[Hypothesis]:
         )
 
 
-def replays(prompts: Prompts, layers: int) -> Iterator[Hypothesis]:
-    """Routers that take over the log's routes, as they stand there or at another place; `layers` are those recorded."""
-    advice = "align the routes that it replays with its own tokens and MoE layers"
+def replays(prompts: Prompts, graph: Graph, recorded: Tensor) -> Iterator[Hypothesis]:
+    """Routers that take over the log's routes, as they stand there, at another place, or for some tokens alone.
+
+    recorded: int64 [B, T, MoE layers, top_k], -1 where there is no record; engines have none of the last token.
+    """
+    grid = prompts.grid
+    routed = [node.layer for node in graph.nodes if node.op.role.routes and node.layer is not None]
     meant = "nothing, if it is to replay routes; else switch the replay off"
-    yield _replay("replayed routes", "took over the experts that the log has", Replay(), meant)
-    for by in _SHIFTS:
-        place = f"{counted(abs(by), 'token')} {'before' if by < 0 else 'behind'}"
-        says = f"took over for each token the experts of the token {abs(by)} {'before' if by < 0 else 'after'} it"
-        yield _replay(f"replayed routes of {place}", says, Replay(tokens=by), advice)
-    for by in (-1, 1) if layers > 1 else ():
-        place = "before" if by < 0 else "behind"
-        says = f"took over for each MoE layer the experts of the layer {'before' if by < 0 else 'after'} it"
-        yield _replay(f"replayed routes of the layer {place}", says, Replay(layers=by), advice)
-    if len({prompts.grid.tokens(row) for row in range(prompts.grid.sequences)}) > 1:
-        for by in (-1, 1):
-            side = "left" if by < 0 else "right"
-            says = f"took over the experts of rows padded on the {side} for rows padded on the other side"
-            yield _replay(f"replayed routes of rows padded on the {side}", says, Replay(pads=by), advice)
+    whole = Trap(name="", says="took over the experts that the log has", replay=Replay())
+    yield _replay("replayed routes", whole, meant)
+    pads = len({grid.tokens(row) for row in range(grid.sequences)}) > 1
+    for trap in displaced(layers=len(routed), pads=pads, furthest=max(_SHIFTS)):
+        advice = "align the routes that it replays with its own tokens and MoE layers"
+        yield _replay(f"replayed routes of {trap.name}", trap, advice)
+    lengths = [count for count in _PREFIXES if prompts.shortest <= count < prompts.length]
+    gaps = any(bool((recorded[row, a : b - 1] < 0).any()) for row, (a, b) in enumerate(grid.spans))
+    for trap in incomplete(dense=leading_dense(routed), prompts=prompts.shortest > 1, lengths=lengths, gaps=gaps):
+        advice = "replay whole routes: compare their number with the tokens', and each expert's weight with its slot"
+        yield _replay(f"replayed routes, {trap.name}", trap, advice)
 
 
-def _replay(name: str, says: str, reading: Replay, change: str) -> Hypothesis:
-    return Hypothesis(name=name, says=says, change=change, reading=reading)
+def _replay(name: str, trap: Trap, change: str) -> Hypothesis:
+    return Hypothesis(name=name, says=trap.says, change=change, reading=trap.replay)
 
 
 def _rows(prompts: Prompts) -> Iterator[Hypothesis]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from moeparity.errors import Where
+from moeparity.metrics.replay import Replay
 from moeparity.plan.schedule.make import schedule
 from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.schedule.steps import MicroBatches, Phase, Schedule, Span, Step
@@ -118,17 +119,6 @@ class Cut:
 
     by: str
     value: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
-    """Routers that take over the experts in the log. For each token they take those of the token `tokens` plus `pads`
-    times the pads of its row further on; for each router, those of the router `layers` further on.
-    """
-
-    tokens: int = 0
-    pads: int = 0
-    layers: int = 0
 
 
 Reading = Rows | Packs | Alone | Replay | Split | Shift | Cut

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import groupby
 
 import torch
 from torch import Tensor
 
 from moeparity.bisection.record.observe import same_sets
-from moeparity.doctor.readings import Replay
 from moeparity.doctor.report import BEYOND, Clue
-from moeparity.engine.grafts import Graft
 from moeparity.engine.view import NodeView
 from moeparity.errors import TokensError, Where
 from moeparity.inputs.tokens.tokenset import TokenSet, check_fits
@@ -128,35 +125,3 @@ def _first_beyond(layers: Mapping[int, Sequence[int]]) -> int | None:
     """
     beyond = (n for n, (_, others, legal) in layers.items() if others > BEYOND * legal + 4 * (legal + 1) ** 0.5)
     return next(beyond, None)
-
-
-def replayed(tokens: TokenSet, replay: Replay) -> Tensor:
-    """The recorded routes as a side takes them over that reads them at other places: int64 [B, T, MoE layers, top_k],
-    -1 where it reads none.
-    """
-    routes = tokens.routed_experts
-    assert routes is not None, "there is nothing to replay"
-    moved = torch.full_like(routes, -1)
-    length, layers = routes.shape[1:3]
-    for row, real in enumerate(tokens.attention_mask.cpu()):
-        by = replay.tokens + replay.pads * (length - int(real.sum()))
-        places = torch.arange(length)
-        from_places = places + by
-        inside = real & (from_places >= 0) & (from_places < length)
-        from_layers = torch.arange(layers) + replay.layers
-        there = (from_layers >= 0) & (from_layers < layers)
-        rows = routes[row][from_places.clamp(0, length - 1)][:, from_layers.clamp(0, layers - 1)]
-        moved[row] = torch.where((inside[:, None] & there[None])[..., None], rows, -1)
-    return moved
-
-
-def grafts(routes: Tensor, graph: Graph) -> dict[str, Graft]:
-    """What stands in place of the ids of each router: routes int64 [B, T, MoE layers, top_k], -1 where its own stay."""
-    routers = [node for node in graph.nodes if node.op.role.routes]
-    of_node: dict[str, Graft] = {}
-    for place, node in enumerate(routers):
-        rows = routes[:, :, place].flatten(0, 1)
-        there = (rows >= 0).all(-1)
-        read = partial(torch.clamp, rows, min=0)
-        of_node[node.values[0]] = Graft(read=read, is_recorded=there, where="the log", cast=False)
-    return of_node

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ from moeparity.doctor.readings import Cut
 from moeparity.doctor.tokens import kept_mass
 from moeparity.engine.grafts import Graft
 from moeparity.engine.lockstep import run as run_pass
-from moeparity.engine.routes import IDS, Forced
+from moeparity.engine.routes import Recorded
 from moeparity.engine.view import NodeView, Observer
 from moeparity.engine.walker import Walker, WalkersRefusedError
 from moeparity.inputs.model import Model
@@ -41,23 +41,19 @@ def together(model: Model, tokens: TokenSet) -> MicroBatches:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A plan, with the steps it is run in; None for whole sequences, a few at a time. grafts: the experts that its
-    routers take over, by the name of the value.
+    """A plan, with the steps it is run in; None for whole sequences, a few at a time. routes: what its routers take
+    over of a record. grafts: recorded values that stand in place of its own, by name.
     """
 
     plan: BoundGraph
     schedule: Schedule | MicroBatches | None = None
+    routes: Recorded | None = None
     grafts: Mapping[str, Graft] = field(default_factory=dict)
 
-    def walkers(self, key: Hashable) -> Iterator[Walker]:
-        """The walker of this name; before it one that has the routes that it takes over."""
+    def walker(self, key: Hashable) -> Walker:
+        """The walker of this name."""
         schedule = self.schedule or MicroBatches(MICRO_BATCH)
-        if not self.grafts:
-            yield Walker(name=key, plan=self.plan, schedule=schedule)
-            return
-        source = ("routes", key)
-        yield Walker(name=source, plan=self.plan, schedule=schedule, grafts=self.grafts)
-        yield Walker(name=key, plan=self.plan, schedule=schedule, routes=Forced(of=source, replayed=IDS))
+        return Walker(name=key, plan=self.plan, schedule=schedule, routes=self.routes, grafts=self.grafts)
 
 
 @dataclass(slots=True)
@@ -113,7 +109,7 @@ def scores(
     """
     pending = dict(runs)
     while pending:
-        walkers = [walker for key, run in pending.items() for walker in run.walkers(key)]
+        walkers = [run.walker(key) for key, run in pending.items()]
         observer = _Scores(output=model.graph.scores, tokens=tokens, walkers=tuple(pending), cuts=cuts)
         try:
             run_pass(
@@ -127,7 +123,7 @@ def scores(
                 compares=False,
             )
         except WalkersRefusedError as refused:
-            pending = {k: run for k, run in pending.items() if refused.walkers.isdisjoint({k, ("routes", k)})}
+            pending = {key: run for key, run in pending.items() if key not in refused.walkers}
             continue
         masses = {(key, name): torch.cat(observer.masses[key, name]) for key in pending for name in cuts.get(key, ())}
         return {key: torch.cat(observer.parts[key]) for key in pending}, masses

@@ -22,6 +22,7 @@ from moeparity.engine import functions
 from moeparity.engine.batch import Rows
 from moeparity.engine.grid import Grid, Turn
 from moeparity.engine.joined import Joined
+from moeparity.engine.routes import Recorded
 from moeparity.engine.states import Givers, Handed, handed_at
 from moeparity.engine.task import Replay, Task
 from moeparity.engine.texts import Texts
@@ -259,9 +260,12 @@ class _Lockstep:
         return tuple(block.tensor for block in blocks[: len(visit.node.outputs)])
 
     def _replayed(self, visit: Visit, replay: Replay) -> list[list[Block]]:
-        """The routes that a forced router is given, port by port."""
+        """The choices that a forced router or indexer is given, port by port."""
         values = visit.node.values[: replay.ports]
-        if all(value in self.grafts[replay.of] for value in values):
+        if isinstance(replay.of, Recorded):
+            whole = self.grid.whole(visit.wave)
+            return [[visit.recorded(port, replay.of.of[value], whole)] for port, value in enumerate(values)]
+        if visit.node.op.role.picks or all(value in self.grafts[replay.of] for value in values):
             holder = self.work.holder
             return [self.values[holder[value][replay.of], value, visit.wave] for value in values]
         source = self.work.at[replay.of, visit.node.name]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from moeparity.engine.computation import Numerics, op_numerics, region_numerics
-from moeparity.engine.routes import IDS, LOGITS, ORDER, Forced, replayed_plan
+from moeparity.engine.routes import IDS, IDS_AND_KEYS, LOGITS, ORDER, Forced, Recorded, replayed_plan, takes_over
 from moeparity.engine.walker import Name, Walker
 from moeparity.errors import SpecError
 from moeparity.ops.attribute import EDGE
@@ -20,11 +20,11 @@ from moeparity.plan.schedule.steps import MicroBatches, Schedule
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
     """Routes that a task is given after its inputs: the first `ports` outputs of the router of walker `of`. That walker
-    computes them in each case of its own schedule. Without ports the task is given that walker's inputs in place of its
-    own.
+    computes them in each case of its own schedule; of a record there is nothing to compute. Without ports the task is
+    given that walker's inputs in place of its own.
     """
 
-    of: Name
+    of: Name | Recorded
     numerics: Mapping[Case, Numerics]
     ports: int
 
@@ -76,8 +76,12 @@ class Task:
         return self if case is None else self.by_phase[case]
 
 
-def replayed_plans(walker: Walker, source: Walker) -> dict[Case, dict[Case, BoundGraph]]:
-    """The plan that makes the routes, by case of the forced walker and by case of the walker they are taken from."""
+def replayed_plans(walker: Walker, source: Walker | None) -> dict[Case, dict[Case, BoundGraph]]:
+    """The plan that makes the routes, by case of the forced walker and by case of the walker they are taken from; of a
+    record (None), no plan. Raises SpecError where a walker's routes cannot be forced.
+    """
+    if source is None:
+        return {phase: {} for phase, plan in walker.plans.items() if replayed_plan(plan, plan)}
     plans = {phase: replayed_plan(plan, source.plan) for phase, plan in walker.plans.items()}
     return {phase: {theirs: plan.at_phase(theirs) for theirs in source.plans} for phase, plan in plans.items()}
 
@@ -102,7 +106,7 @@ def task_of(
         if id(plan) not in of_plan:
             of_plan[id(plan)] = _task(walker, plan, node, edges, handed)
         task = of_plan[id(plan)]
-        if walker.routes is not None and replayed is not None and node.op.role.routes:
+        if walker.routes is not None and replayed is not None and takes_over(walker.routes.replayed, node.op.role):
             task = _replaying(task, node, walker.routes, replayed[phase])
         tasks[phase] = task
     first, *others = tasks
@@ -186,23 +190,25 @@ def _has_borders(schedule: Schedule | MicroBatches) -> bool:
     return schedule.has_history or not rows_apart
 
 
-def _replaying(task: Task, node: Node, forced: Forced, sources: Mapping[Case, BoundGraph]) -> Task:
-    """A router's task with routes taken over, as `forced` says, from a walker that has these plans in its cases."""
+def _replaying(task: Task, node: Node, forced: Forced | Recorded, sources: Mapping[Case, BoundGraph]) -> Task:
+    """A router's or an indexer's task with its choices taken over, as `forced` says, from a record or from a walker
+    that has these plans in its cases.
+    """
     replay = Replay(
-        of=forced.of,
+        of=forced if isinstance(forced, Recorded) else forced.of,
         numerics={phase: op_numerics(source, node, {}) for phase, source in sources.items()},
-        ports={IDS: 1, LOGITS: 0}.get(forced.replayed, 2),
+        ports=1 if node.op.role.picks else {IDS: 1, IDS_AND_KEYS: 1, LOGITS: 0}.get(forced.replayed, 2),
     )
     numerics = task.numerics
     if forced.replayed == LOGITS:
         # Its numerics are the router's own: of equal logits it makes what the same router makes elsewhere.
         return replace(task, replay=replay)
-    if forced.replayed != ORDER:
+    if forced.replayed != ORDER and not node.op.role.picks:
         key = (*numerics.key, ("routes", forced.replayed))
         return replace(task, numerics=replace(numerics, key=key), replay=replay)
     # Nothing is computed, and the walker's own logits are not read. For the choices in effect, the first phase is
     # reported.
-    theirs = next(iter(replay.numerics.values()))
+    theirs = next(iter(replay.numerics.values()), numerics)
     handed = replace(
         theirs,
         key=(replay.key, ("routes", ORDER)),
@@ -210,7 +216,8 @@ def _replaying(task: Task, node: Node, forced: Forced, sources: Mapping[Case, Bo
         compute=lambda call_inputs: tuple(tensor for tensor in call_inputs.tensors if tensor is not None),
         joins=False,
     )
-    return replace(task, reads=(None,) * len(task.reads), numerics=handed, replay=replay)
+    unread = len(task.reads)
+    return replace(task, reads=(None,) * unread, history=(False,) * unread, numerics=handed, replay=replay)
 
 
 def _handed(value: str, node: Node, region: Region | None, handed: set[str]) -> str:

@@ -191,6 +191,11 @@ class Visit:
             ports[value_count:] = [self._on_edge(blocks, computed[0], ports[0]) for blocks in computed[value_count:]]
         return tuple(shown), tuple(handed_on)
 
+    def recorded(self, port: int, table: torch.Tensor, batch: Batch) -> Block:
+        """Rows of a table [B * T, N] on the device of the run, for the tokens of a batch, as an output of the node."""
+        rows = table[batch.index.to(table.device)]
+        return self.identities[port].block(rows.view(*batch.size, -1), batch)
+
     def _on_edge(self, edge: Sequence[Block], computed: Sequence[Block], recorded: Sequence[Block]) -> list[Block]:
         """What a single consumer is given beside a recorded value. A trace has what is stored alone. Where that has the
         computed bits, the consumer is given the computed value in its own rounding, else what was recorded.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from moeparity.engine.grafts import Graft
-from moeparity.engine.routes import Forced
+from moeparity.engine.routes import Forced, Recorded
 from moeparity.errors import SpecError
 from moeparity.ops.attribute import RefusedError
 from moeparity.plan.bound import BoundGraph
@@ -25,7 +25,7 @@ class Walker:
     """One plan on one schedule.
 
     inputs_of: for a shadow, the variant whose values it reads (None: it reads its own).
-    routes: which routes its routers take over from another walker (None: none).
+    routes: which routes its routers take over from another walker or from a record (None: none).
     functions: the users' functions that its plan's regions call, by `module:function`.
     grafts: recorded values, by name; later nodes read them instead of what the walker computes.
     shows: what observers see: at every node what it computes, or only what was recorded.
@@ -40,7 +40,7 @@ class Walker:
     schedule: Schedule | MicroBatches
     inputs_of: Name | None = None
     keys_of: Mapping[int, Name] = field(default_factory=dict)
-    routes: Forced | None = None
+    routes: Forced | Recorded | None = None
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     grafts: Mapping[str, Graft] = field(default_factory=dict)
     shows: Literal["computed", "recorded"] = "computed"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from moeparity.engine.routes import Forced
 from moeparity.engine.task import Task, knows_steps, replayed_plans, task_of
 from moeparity.engine.walker import Name, Walker
 from moeparity.ops.attribute import EDGE
@@ -70,7 +71,7 @@ class Work:
         handed = {f"{producer}{EDGE}{consumer}" for producer, consumers in edges.items() for consumer in consumers}
         hidden = {walker.name: _hidden(walker.plan) for walker in walkers}
         by_name = {walker.name: walker for walker in walkers}
-        replayed = {w.name: replayed_plans(w, by_name[w.routes.of]) for w in walkers if w.routes is not None}
+        replayed = {w.name: replayed_plans(w, _replayed_of(w, by_name)) for w in walkers if w.routes is not None}
         tasks_of: dict[Alike, Task] = {}
         at: dict[tuple[Name, str], Task | None] = {}
         for walker in walkers:
@@ -143,6 +144,11 @@ def _leaders(
     return leaders
 
 
+def _replayed_of(walker: Walker, by_name: Mapping[Name, Walker]) -> Walker | None:
+    """The walker from which a walker takes routes over; None for a record."""
+    return by_name[walker.routes.of] if isinstance(walker.routes, Forced) else None
+
+
 def _hidden(plan: BoundGraph) -> frozenset[str]:
     """The nodes and values inside a plan's regions, which nobody computes."""
     nodes = {node.name: node for node in plan.graph.nodes}
@@ -170,7 +176,7 @@ def _alike(walkers: Sequence[Walker], graph: Graph) -> dict[tuple[Name, str], Al
             values[node.name] += (walker.schedule.phases, walker.schedule.lags, knows_steps(walker.schedule, node))
             values[node.name] += [walker.plan.partials[value] for value in (*node.inputs, *node.values)]
             values[node.name] += [tuple(plan.told_to(node).items()) for plan in plans.values()]
-            values[node.name] += [walker.routes] if node.op.role.routes else []
+            values[node.name] += [walker.routes] if node.op.role.routes or node.op.role.picks else []
             # A walker that is given a recorded value has other tasks than one that is not, or whose observers see it
             # differently.
             grafts = [id(walker.grafts[value]) for value in node.values if value in walker.grafts]

@@ -166,6 +166,7 @@ class Role:
     inside: attributes that say what happens inside a kernel that uses tensor cores, whose adder no document specifies.
     gates: it makes the logits that a router ranks experts by.
     routes: it chooses each token's experts.
+    picks: it chooses the keys that each query attends to.
     slot_order: its values are in slot order.
     reduces: it adds up partial sums, and lets a whole value pass.
     reports: it makes the log-probabilities that a side reports.
@@ -178,6 +179,7 @@ class Role:
     inside: frozenset[str] = frozenset()
     gates: bool = False
     routes: bool = False
+    picks: bool = False
     slot_order: bool = False
     reduces: bool = False
     reports: bool = False

@@ -59,7 +59,7 @@ INDEXER = Op(
     tokens=Tokens(
         sees_rows=_sees_rows, mixes=True, history=("k", "mask"), copies_history=always, input_axes={"q": 2, "k": 2}
     ),
-    role=Role(contracted=(("q", "k"),)),
+    role=Role(contracted=(("q", "k"),), picks=True),
     cut=Cut(joins_heads=True),
     memory=Memory(widths=_widths, output_bytes=lambda _: [INTEGER], scratch=_scratch),
     kernel="indexer:indexer",

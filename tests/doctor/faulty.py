@@ -69,8 +69,11 @@ def routes_of(checkpoint: Path, ids: Tensor) -> Tensor:
     return torch.stack(experts, 2)
 
 
-def replaying(routes: Tensor) -> Patch:
-    """Routers that take over experts, int64 [B, T, layers, K], and weigh them by their own scores; -1: their own."""
+def replaying(routes: Tensor, *, by_slot: bool = False) -> Patch:
+    """Routers that take over experts, int64 [B, T, layers, K], and weigh them by their own scores; -1: their own.
+
+    by_slot: the weights stay those of the routers' own experts, slot by slot.
+    """
 
     def patch(model: Any) -> None:
         rows = [0] * len(model.model.layers)
@@ -83,7 +86,7 @@ def replaying(routes: Tensor) -> Patch:
             experts = torch.where(theirs >= 0, theirs, experts)
             chosen = torch.softmax(logits.float(), -1).gather(-1, experts)
             scores = chosen / chosen.sum(-1, keepdim=True) if router.norm_topk_prob else chosen
-            return logits, scores.to(weights.dtype), experts
+            return logits, weights if by_slot else scores.to(weights.dtype), experts
 
         for number, layer in enumerate(model.model.layers):
             layer.mlp.gate.register_forward_hook(lambda router, _, outputs, at=number: replay(at, router, outputs))

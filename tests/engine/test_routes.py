@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ import torch
 
 from moeparity.engine.footprint import estimate
 from moeparity.engine.lockstep import Counts, run
-from moeparity.engine.routes import IDS, ORDER, REPLAYED, WEIGHTS, Forced, Replayed
+from moeparity.engine.routes import IDS, ORDER, REPLAYED, WEIGHTS, Forced, Recorded, Replayed
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker
 from moeparity.errors import SpecError, Where
@@ -209,3 +209,42 @@ def test_memory_is_estimated_for_forced_routes_too(qwen3_moe: Path) -> None:
         for second in (natural, forced("forced", plan(model, COARSE), IDS))
     )
     assert together >= alone
+
+
+@pytest.mark.parametrize("replayed", REPLAYED)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_record_of_another_walker_is_that_walker(
+    request: pytest.FixtureRequest, name: str, replayed: Replayed
+) -> None:
+    """In micro-batches of other sizes; tokens without a route, in the first rungs, keep what their router chooses."""
+    model = opened(request.getfixturevalue(name))
+    reference = Walker(name="reference", plan=plan(model, FINE), schedule=MicroBatches(6))
+    of_reference, _ = walk(model, [reference])
+    table = {
+        value: of_reference.of("reference", node.name, port).flatten(0, 1)
+        for node in model.graph.nodes
+        if node.op.name == "router"
+        for port, value in enumerate(node.values)
+    }
+    coarse = plan(model, COARSE)
+    record = Walker(name="record", plan=coarse, schedule=MicroBatches(4), routes=Recorded(of=table, replayed=replayed))
+    values, _ = walk(model, [reference, forced("forced", coarse, replayed, 4), record])
+    for router in routers(model):
+        assert all(same_bits(values.of("record", router, at), values.of("forced", router, at)) for at in (0, 1))
+    assert same_bits(values.of("record"), values.of("forced"))
+    if replayed == ORDER:
+        return
+    gaps = {value: rows.clone() for value, rows in table.items()}
+    for value, rows in gaps.items():
+        if rows.dtype == torch.int64:
+            gaps[value][::2] = -1
+    partly = replace(record, name="partly", routes=Recorded(of=gaps, replayed=replayed))
+    natural = Walker(name="natural", plan=coarse, schedule=MicroBatches(4))
+    values, _ = walk(model, [record, partly, natural])
+    first = routers(model)[0]
+    at_gaps = torch.zeros(240, dtype=torch.bool)
+    at_gaps[::2] = True
+    for port in (0, 1):
+        of = {name: values.of(name, first, port).flatten(0, 1) for name in ("record", "partly", "natural")}
+        assert same_bits(of["partly"][at_gaps], of["natural"][at_gaps])
+        assert same_bits(of["partly"][~at_gaps], of["record"][~at_gaps])

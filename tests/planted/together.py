@@ -18,6 +18,7 @@ from moeparity.bisection.prepare import prepare
 from moeparity.bisection.report import Report
 from moeparity.engine.lockstep import run
 from moeparity.engine.memory import Memory
+from moeparity.engine.routes import Forced
 from moeparity.engine.view import NodeView, Observer
 from moeparity.engine.walker import Name, Walker
 from moeparity.errors import Where
@@ -107,7 +108,8 @@ def binder(base: Plan) -> Callable[[Variant], Side]:
 def _renamed(walker: Walker, label: str) -> Walker:
     """The same walker under a name of its candidate's own."""
     followed = None if walker.inputs_of is None else (label, walker.inputs_of)
-    routes = None if walker.routes is None else replace(walker.routes, of=(label, walker.routes.of))
+    forced = walker.routes
+    routes = replace(forced, of=(label, forced.of)) if isinstance(forced, Forced) else forced
     return replace(walker, name=(label, walker.name), inputs_of=followed, routes=routes)
 
 

@@ -5,19 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from typing import Final
 
 from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.plan import Plan
-from moeparity.bisection.replay.data import Replay, ReplayedToggle, Rung
+from moeparity.bisection.replay.data import PlantedTrap, Replay, ReplayedToggle, Rung
 from moeparity.bisection.replay.show import replay_reading
+from moeparity.bisection.replay.traps import TRAPS
 from moeparity.bisection.trials import Trial, TrialKey, Trials, alone
-from moeparity.engine.routes import IDS, LOGITS, NATURAL, REPLAYED, Forced, Routes, replayed_plan
+from moeparity.engine.routes import (
+    IDS,
+    IDS_AND_KEYS,
+    KEYS,
+    LOGITS,
+    NATURAL,
+    ORDER,
+    REPLAYED,
+    WEIGHTS,
+    Forced,
+    Routes,
+    replayed_plan,
+)
 from moeparity.engine.walker import Name
 from moeparity.errors import SpecError
 from moeparity.metrics.interval import token_mean
 from moeparity.metrics.tokens import SequenceSums
+from moeparity.plan.schedule.steps import MicroBatches
 from moeparity.plan.sides import CANDIDATE, REFERENCE
+
+_ABOVE: Final[dict[Routes, Routes]] = {WEIGHTS: IDS, ORDER: WEIGHTS, IDS_AND_KEYS: IDS}
+"""The rung with which another one than the natural is compared, to say what it takes over more."""
 
 
 def trials(plan: Plan, trials: Trials) -> Trials:
@@ -28,7 +46,8 @@ def trials(plan: Plan, trials: Trials) -> Trials:
     if not plan.recipe.replay or not any(node.op.role.routes for node in plan.model.graph.nodes):
         return {}
     whole = {toggle.name for toggle in plan.trial_toggles}
-    sides = {TrialKey("candidate", forced=routes): plan.candidate for routes in (*REPLAYED, LOGITS)}
+    keys = (KEYS, IDS_AND_KEYS) if _may_force_keys(plan) else ()
+    sides = {TrialKey("candidate", forced=routes): plan.candidate for routes in (*REPLAYED, LOGITS, *keys)}
     sides |= {
         replace(key, forced=IDS): trial.side for key, trial in trials.items() if key.kind == "alone" and key.of in whole
     }
@@ -59,19 +78,27 @@ def measure(of: Context) -> Replay | None:
         rungs=rungs,
         toggles=tuple(_toggles(plan, observed)),
         reading=tuple(replay_reading(rungs, flips=rungs[0].set_flips > 0)),
+        traps=tuple(_traps(observed)),
     )
+
+
+def _may_force_keys(plan: Plan) -> bool:
+    """Whether there is an indexer, and both sides count keys from the same one."""
+    steps = [plan.walked(side) for side in plan.sides.values()]
+    has_indexer = any(node.op.role.picks for node in plan.model.graph.nodes)
+    return has_indexer and all(isinstance(of_side, MicroBatches) for of_side in steps)
 
 
 def _rungs(observed: Observed) -> Iterator[Rung]:
     rungs: list[tuple[Routes, Name]] = [(NATURAL, CANDIDATE)]
-    rungs += [(routes, TrialKey("candidate", forced=routes)) for routes in (*REPLAYED, LOGITS)]
-    natural = sums_above = observed.logits.sums(CANDIDATE)
+    rungs += [(routes, TrialKey("candidate", forced=routes)) for routes in (*REPLAYED, LOGITS, KEYS, IDS_AND_KEYS)]
+    of_rung: dict[Routes, SequenceSums] = {}
     for routes, walker in rungs:
         if walker not in observed.logits.walkers:
             return
-        sums = observed.logits.sums(walker)
-        yield _rung(routes, walker, sums, natural if routes == LOGITS else sums_above, observed)
-        sums_above = sums
+        above = of_rung[_ABOVE.get(routes, NATURAL)] if of_rung else observed.logits.sums(CANDIDATE)
+        of_rung[routes] = observed.logits.sums(walker)
+        yield _rung(routes, walker, of_rung[routes], above, observed)
 
 
 def _rung(routes: Routes, walker: Name, sums: SequenceSums, sums_above: SequenceSums, observed: Observed) -> Rung:
@@ -92,6 +119,24 @@ def _rung(routes: Routes, walker: Name, sums: SequenceSums, sums_above: Sequence
     )
 
 
+def _traps(observed: Observed) -> Iterator[PlantedTrap]:
+    for planted in observed.of_search(TRAPS) or ():
+        sums, right = planted.sums, observed.logits.sums(TrialKey("candidate", forced=planted.kind))
+        price = token_mean(sums.kl_candidate_reference - right.kl_candidate_reference, sums.tokens)
+        natural = observed.logits.sums(CANDIDATE).kl_candidate_reference
+        yield PlantedTrap(
+            name=planted.name,
+            kind=planted.kind,
+            kl=sums.mean("kl_candidate_reference"),
+            price_low=price.low,
+            price_high=price.high,
+            beyond_natural=token_mean(sums.kl_candidate_reference - natural, sums.tokens).low,
+            k3=sums.mean("k3"),
+            mean_abs_delta=sums.mean("abs_delta"),
+            max_abs_delta=float(sums.max_abs_delta.max()),
+        )
+
+
 def _toggles(plan: Plan, observed: Observed) -> Iterator[ReplayedToggle]:
     for toggle in plan.whole_toggles:
         key, forced = alone(toggle), replace(alone(toggle), forced=IDS)
@@ -103,4 +148,4 @@ def _kl(observed: Observed, key: TrialKey) -> float | None:
     return observed.logits.sums(key).mean("kl_candidate_reference") if key in observed.logits.walkers else None
 
 
-MEASURE = Measure(gives=Replay, measure=measure, trials=trials)
+MEASURE = Measure(gives=Replay, measure=measure, trials=trials, search=TRAPS)

@@ -6,12 +6,15 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from moeparity.bisection.data import ReportData
-from moeparity.bisection.replay.data import Replay, Rung
+from moeparity.bisection.replay.data import PlantedTrap, Replay, Rung
+from moeparity.errors import listed
 from moeparity.output.blocks import Block, Group, Styled, bullets, columns, group, lines, table
 from moeparity.output.words import of_whole, percent
 
 MOST = 0.5
 """If flips carry at least this fraction of the natural KL, they are said to carry most of it."""
+_LARGE = 10
+"""From here on factors are printed without decimals."""
 _SMALLEST_PRINTED = 0.005
 """A smaller fraction would be printed as 0%."""
 
@@ -22,6 +25,13 @@ _TAKEN = {
 }
 
 
+_OTHERS = {
+    "logits": "With the reference's router logits, and routes made of them by its own routers,",
+    "keys": "With the keys that the reference's indexers chose",
+    "ids+keys": "With its expert ids and the keys that its indexers chose",
+}
+
+
 def replay_reading(rungs: Sequence[Rung], *, flips: bool) -> list[str]:
     """What a ladder means; `rungs` begin with `natural`. flips: whether some expert set differs there."""
     natural = rungs[0]
@@ -29,9 +39,10 @@ def replay_reading(rungs: Sequence[Rung], *, flips: bool) -> list[str]:
         return ["The candidate's logits have the reference's bits with its own routes."]
     if not natural.kl > 0:
         return [f"KL with natural routes is {natural.kl:g}: there are no shares of it."]
-    ladder = [rung for rung in rungs if rung.forced != "logits"]
-    of_logits = [_of_logits(rung, natural) for rung in rungs if rung.forced == "logits"]
-    return [*_steps(ladder, flips=flips), _remainder(ladder[-1], natural), *of_logits]
+    of = {rung.forced: rung for rung in rungs}
+    ladder = [of[forced] for forced in ("natural", *_TAKEN) if forced in of]
+    others = [_of_other(of[forced], words, natural) for forced, words in _OTHERS.items() if forced in of]
+    return [*_steps(ladder, flips=flips), _remainder(ladder[-1], natural), *others]
 
 
 def _steps(rungs: Sequence[Rung], *, flips: bool) -> Iterator[str]:
@@ -54,16 +65,25 @@ def _steps(rungs: Sequence[Rung], *, flips: bool) -> Iterator[str]:
             yield f"{_TAKEN[rung.forced]} KL is not shown to change ({low:.2g} to {high:.2g} nats per token)."
 
 
-def _of_logits(rung: Rung, natural: Rung) -> str:
-    """What replaying router logits would buy, against no replay at all."""
-    words = "With the reference's router logits, and routes made of them by its own routers,"
-    if rung.kl_change_low == rung.kl_change_high == 0:
-        return f"{words} KL stays as it is: the routers' own numerics decide the routes, or no logits differ."
-    if rung.kl_change_high < 0:
-        return f"{words} KL falls by {(natural.kl - rung.kl) / natural.kl:.0%} of the natural KL."
-    if rung.kl_change_low > 0:
-        return f"{words} KL rises by {(rung.kl - natural.kl) / natural.kl:.0%} of the natural KL."
-    return f"{words} KL is not shown to change ({rung.kl_change_low:.2g} to {rung.kl_change_high:.2g} nats per token)."
+_UNCHANGED = {
+    "logits": "the routers' own numerics decide the routes, or no logits differ",
+    "keys": "no indexer chooses other keys",
+    "ids+keys": "beside the forced ids no indexer chooses other keys",
+}
+
+
+def _of_other(rung: Rung, words: str, natural: Rung) -> str:
+    """What replaying something else than routes would buy: router logits, or an indexer's keys."""
+    low, high = rung.kl_change_low, rung.kl_change_high
+    if low == high == 0:
+        return f"{words} KL stays as it is: {_UNCHANGED[rung.forced]}."
+    if low <= 0 <= high:
+        return f"{words} KL is not shown to change ({low:.2g} to {high:.2g} nats per token)."
+    if rung.forced == "ids+keys":
+        side = "below" if high < 0 else "above"
+        return f"{words} KL is {side} that with ids alone: {rung.kl / natural.kl:.0%} of the natural KL."
+    change = abs(natural.kl - rung.kl) / natural.kl
+    return f"{words} KL {'falls' if high < 0 else 'rises'} by {change:.0%} of the natural KL."
 
 
 def _remainder(rung: Rung, natural: Rung) -> str:
@@ -74,12 +94,24 @@ def _remainder(rung: Rung, natural: Rung) -> str:
     return f"With all routes forced {words} of the natural KL is left: choices outside the routers make that part."
 
 
+def traps_reading(traps: Sequence[PlantedTrap]) -> Iterator[str]:
+    """Which mistakes of a replay make it worse than none, and which are not seen in these numbers."""
+    worse = [trap.name for trap in traps if trap.beyond_natural > 0]
+    if worse:
+        yield f"Replayed with one of these mistakes KL is higher than without a replay: {listed(worse)}."
+    unseen = [trap.name for trap in traps if not trap.price_low > 0]
+    if unseen:
+        yield f"Of these KL does not tell, since none is shown to cost anything here: {listed(unseen)}."
+
+
 _NAMES = {
     "natural": "none (natural)",
     "ids": "ids",
     "ids+weights": "ids, weights",
     "ids+weights+order": "ids, weights, slot order",
     "logits": "router logits",
+    "keys": "indexer keys",
+    "ids+keys": "ids, indexer keys",
 }
 
 
@@ -112,4 +144,26 @@ def replay_blocks(replay: Replay) -> Iterator[Block]:
             ]
             yield lines("")
             yield table(columns("alone: KL", "with ids forced", first="toggle"), rows, Styled(note, "dim"))
+        if replay.traps:
+            yield lines("")
+            yield _traps_table(replay.traps, natural)
     yield bullets(replay.reading)
+    if replay.rungs and replay.traps:
+        yield bullets(tuple(traps_reading(replay.traps)))
+
+
+def _traps_table(traps: Sequence[PlantedTrap], natural: float) -> Block:
+    rows = [
+        (
+            *(trap.name, f"{trap.kl:.2e}", _times(trap.kl / natural) if natural else ""),
+            *(f"{trap.price_low:.1e} to {trap.price_high:.1e}", f"{trap.k3:.2e}"),
+        )
+        for trap in traps
+    ]
+    note = "price: KL beyond that of the same replay without the mistake, 95 %, in nats per token."
+    titles = ("KL", "of natural", "price", "k3")
+    return table(columns(*titles, first="replayed with a mistake"), rows, Styled(note, "dim"))
+
+
+def _times(factor: float) -> str:
+    return f"{factor:,.0f} x" if factor >= _LARGE else f"{factor:.2f} x"

@@ -162,7 +162,8 @@ def check_routes(where: Where, routes: Tensor) -> None:
     bad = torch.where(routes.eq(-1).all(-1), False, repeated | (routes < 0).any(-1))
     if bool(bad.any()):
         example = routes[bad][0]
-        hint = "" if bool(example.any()) else " Where the engine recorded nothing, expected is null or -1."
+        of_zeros = " Where the engine recorded nothing, expected is null or -1; a replay of zeros is one of expert 0."
+        hint = "" if bool(example.any()) else of_zeros
         raise TokensError(
             f"{where}: routed_experts sends a token to {example.tolist()}; expected different experts by number.{hint}"
         )

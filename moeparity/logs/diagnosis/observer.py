@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from moeparity.errors import counted
 from moeparity.logs.diagnosis.finding import Diagnosis, Finding
 from moeparity.logs.diagnosis.path import inference_path
+from moeparity.logs.diagnosis.replays import NAMES, Replays
 from moeparity.logs.diagnosis.retokenised import Retokenisations
 from moeparity.logs.diagnosis.semantics import DISTRIBUTION, LATER, semantics
 from moeparity.logs.diagnosis.staleness import Lags, objective, staleness
@@ -28,6 +29,7 @@ CAUSES = (
     "growth with position",
     "outlier sequences",
     "routing flips",
+    *NAMES,
     "weight lag",
 )
 """Every cause that a diagnosis may name."""
@@ -65,6 +67,7 @@ class Observer:
     _lags: Lags = field(default_factory=Lags)
     _sampling: Counter[Sampling] = field(default_factory=Counter)
     _retokenisations: Retokenisations = field(default_factory=Retokenisations)
+    _replays: Replays = field(default_factory=Replays)
 
     def add(self, chunk: Chunk) -> None:
         """Take in the scored tokens of whole sequences."""
@@ -79,12 +82,13 @@ class Observer:
                 state.add(chunk if bool(mask.all()) else select(chunk, mask))
 
     def note(self, sequence: Sequence) -> None:
-        """Take in what a sequence says besides its log-probabilities: sampling parameters, versions, and whether both
-        sides have the same ids.
+        """Take in what a sequence says besides its log-probabilities: sampling parameters, versions, whether both
+        sides have the same ids, and whose routes the trainer has.
         """
         self._sampling[sequence.sampling] += 1
         self._lags.note(sequence)
         self._retokenisations.note(sequence)
+        self._replays.note(sequence)
 
     @property
     def lost(self) -> int:
@@ -105,6 +109,7 @@ class Observer:
         findings = (
             staleness(self._lags, basis, *states),
             *meaning,
+            *self._replays.findings(),
             *(() if wrong else inference_path(basis)),
             *objective(self._lags, *states),
         )

@@ -29,19 +29,29 @@ def router(
     """logits [B, T, E] -> ids int64 and weights, both [B, T, K].
 
     replayed: int64 [B, T, K], experts in any order that replace the router's own choice; they take the slots in which
-    the router itself ranks them. replayed_weights: [B, T, K], the weights of these experts, kept in their dtype.
+    the router itself ranks them. A row of -1 replaces nothing. replayed_weights: [B, T, K], the weights of these
+    experts, kept in their dtype.
     """
     flat = _operand(logits, p, at)
     scores = flat if _scored_last(p, at) else _scores(flat, p, at)
     ranked = _ranks(flat, scores, w, p, at)
     ids = best(_best_groups_only(ranked, p, at) if p["groups"] > 1 else ranked, p["top_k"], at)
-    if replayed is not None:
-        ids = _own_order(ids, replayed.reshape(ids.shape), ranked, at)
-    if replayed is None or replayed_weights is None:
+
+    def own_weights() -> torch.Tensor:
         mixed = p["score"] == SPARSEMIXER
-        weights = _mixed(flat, ids, p, at) if mixed else _weights(_chosen(scores, ranked, ids, w, at), p, at)
+        return _mixed(flat, ids, p, at) if mixed else _weights(_chosen(scores, ranked, ids, w, at), p, at)
+
+    has_route: torch.Tensor | None = None
+    if replayed is not None:
+        replayed = replayed.reshape(ids.shape)
+        has_route = (replayed >= 0).all(dim=-1, keepdim=True)
+        replayed = torch.where(has_route, replayed, ids)
+        ids = _own_order(ids, replayed, ranked, at)
+    if replayed is None or has_route is None or replayed_weights is None:
+        weights = own_weights()
     else:
-        weights = _of_expert(ids, replayed.reshape(ids.shape), replayed_weights.reshape(ids.shape))
+        weights = _of_expert(ids, replayed, replayed_weights.reshape(ids.shape))
+        weights = weights if bool(has_route.all()) else torch.where(has_route, weights, own_weights())
     return ids.view(*logits.shape[:-1], -1), weights.view(*logits.shape[:-1], -1)
 
 

@@ -183,6 +183,10 @@ class Expect(Expecting):
     shares: Annotated[dict[str, Bounds], Field(min_length=1)] | None = None
     """Bounds on the shares of toggles in the KL, of 1; for `attribute: true`. Met when the interval of the share lies
     inside, not met when it lies beyond a bound, open when it holds one."""
+    replay: Annotated[dict[str, Bounds], Field(min_length=1)] | None = None
+    """Bounds on the KL that a replay of routes leaves, over that without one (1: as much); for `replay: true`. By the
+    ladder's rungs (`ids`, `ids+weights`, `ids+weights+order`, `logits`, `keys`, `ids+keys`), and by the names of the
+    mistakes in the report (`1 token before`)."""
     saturated: list[str] | None = None
     """Toggles that must be found interchangeable; for `attribute: true`."""
     smallest_fix: list[str] | None = None

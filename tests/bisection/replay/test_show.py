@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from moeparity.bisection.replay.data import Replay, ReplayedToggle, Rung
-from moeparity.bisection.replay.show import replay_blocks
+from moeparity.bisection.replay.data import PlantedTrap, Replay, ReplayedToggle, Rung
+from moeparity.bisection.replay.show import replay_blocks, replay_reading
 from tests.bisection.reports import fill
 from tests.printed import printed
 
@@ -53,3 +53,38 @@ def test_ladder_and_toggles() -> None:
 def test_without_rungs_there_are_words_only() -> None:
     replay = Replay(rungs=(), toggles=(), reading=("There is no router.",))
     assert shown(replay) == "- There is no router."
+
+
+def test_mistakes_and_what_they_cost() -> None:
+    dear = fill(PlantedTrap, name="1 token before", kl=2.0, price_low=1.0, price_high=3.0, beyond_natural=0.9, k3=4.0)
+    cheap = fill(PlantedTrap, name="own weights by slot", kl=5e-4, price_low=-1e-5, price_high=2e-5, beyond_natural=-1)
+    middle = fill(
+        PlantedTrap, name="prompts as own choices", kl=2e-4, price_low=1e-5, price_high=2e-5, beyond_natural=-1
+    )
+    text = shown(Replay(rungs=RUNGS, toggles=(), reading=("Flips carry it.",), traps=(dear, cheap, middle)))
+    assert text.endswith(
+        "\n\n"
+        "replayed with a mistake  KL        of natural  price                k3\n"
+        "1 token before           2.00e+00  5,000 x     1.0e+00 to 3.0e+00   4.00e+00\n"
+        "own weights by slot      5.00e-04  1.25 x      -1.0e-05 to 2.0e-05  0.00e+00\n"
+        "prompts as own choices   2.00e-04  0.50 x      1.0e-05 to 2.0e-05   0.00e+00\n"
+        "price: KL beyond that of the same replay without the mistake, 95 %, in nats per token.\n"
+        "- Flips carry it.\n"
+        "- Replayed with one of these mistakes KL is higher than without a replay: 1 token before.\n"
+        "- Of these KL does not tell, since none is shown to cost anything here: own weights by slot."
+    )
+
+
+def test_replayed_keys_are_read_against_what_they_stand_beside() -> None:
+    keys = fill(Rung, forced="keys", kl=1e-4, kl_change_low=-4e-4, kl_change_high=-2e-4)
+    with_ids = fill(Rung, forced="ids+keys", kl=2e-4, kl_change_low=1e-5, kl_change_high=2e-5)
+    lines = replay_reading((*RUNGS, keys, with_ids), flips=True)
+    assert lines[-2:] == [
+        "With the keys that the reference's indexers chose KL falls by 75% of the natural KL.",
+        (
+            "With its expert ids and the keys that its indexers chose KL is above that with ids alone: 50% of the "
+            "natural KL."
+        ),
+    ]
+    same = fill(Rung, forced="keys", kl=4e-4)
+    assert replay_reading((*RUNGS, same), flips=True)[-1].endswith("KL stays as it is: no indexer chooses other keys.")

@@ -24,6 +24,8 @@ from moeparity.plan.setting import FAULT, Place, Setting
 
 STALE = "weights-of-another-checkpoint"
 STALE_EXPERT = "expert-of-another-checkpoint"
+_STALE = {"weights": STALE, "scales": "scales-of-another-checkpoint"}
+"""What may be as it was before the update -> the fault; scales are those of quantised weights, under new codes."""
 _KINDS = {
     "attention": re.compile(r"\.attention\.(?!norm$)"),
     "routed experts": re.compile(r"\.experts$"),
@@ -118,12 +120,13 @@ def parts(of: Hypothesis, graph: Graph, previous: Path | None) -> Iterator[Hypot
     """
     if not of.plants or of.reading is not None or of.number is not None:
         return
-    stale_as = previous if of.plants[0].fault.name == STALE else None
+    stale = next((part for part, fault in _STALE.items() if fault == of.plants[0].fault.name), "weights")
+    stale_as = previous if of.plants[0].fault.name in _STALE.values() else None
     nodes = nodes_of(graph, [plant.node for plant in of.plants])
     if len(nodes) > _ALONE:
         for says, group in groups(nodes):
-            yield _at(of, says, group) if stale_as is None else _of_nodes(f"weights of {says}", group, stale_as)
-    elif stale_as is not None and can_have(graph, nodes[0], STALE_EXPERT):
+            yield _at(of, says, group) if stale_as is None else _of_nodes(stale, says, group, stale_as)
+    elif stale_as is not None and stale == "weights" and can_have(graph, nodes[0], STALE_EXPERT):
         yield from (stale_expert(nodes[0], expert, stale_as) for expert in range(experts_of(nodes[0])))
 
 
@@ -177,38 +180,43 @@ def _of_layer(nodes: Sequence[Node], layer: int) -> str:
 
 
 def _stale(graph: Graph, previous: Path) -> Iterator[Hypothesis]:
-    nodes = weighted(graph)
-    for layer in range(graph.layers):
-        yield _of_nodes(f"weights of layer {layer}", [n for n in nodes if n.layer == layer], previous)
-    for node in (node for node in nodes if node.layer is None):
-        yield _of_nodes(f"weights of {node.name}", [node], previous)
-    for says, pattern in _KINDS.items():
-        of_kind = [node for node in nodes if pattern.search(node.name)]
-        if len(of_kind) > _ALONE:
-            yield _of_nodes(f"weights of {says} of all layers", of_kind, previous)
-    yield _of_nodes("all weights", nodes, previous)
+    for part in _STALE:
+        nodes = weighted(graph, part)
+        for layer in sorted({node.layer for node in nodes if node.layer is not None}):
+            yield _of_nodes(part, f"layer {layer}", [n for n in nodes if n.layer == layer], previous)
+        for node in (node for node in nodes if node.layer is None):
+            yield _of_nodes(part, node.name, [node], previous)
+        for says, pattern in _KINDS.items():
+            of_kind = [node for node in nodes if pattern.search(node.name)]
+            if len(of_kind) > _ALONE:
+                yield _of_nodes(part, f"{says} of all layers", of_kind, previous)
+        if nodes:
+            yield _of_nodes(part, "", nodes, previous)
 
 
 def stale_parts(graph: Graph, previous: Path) -> Iterator[Hypothesis]:
-    """Hypotheses of stale weights of each layer, kind, role and node: the difference of one node need not look like
-    that of its layer.
+    """Hypotheses of stale weights, and of stale scales, of each layer, kind, role and node: the difference of one node
+    need not look like that of its layer.
     """
-    for says, group in groups(weighted(graph)):
-        yield _of_nodes(f"weights of {says}", group, previous)
+    for part in _STALE:
+        for says, group in groups(weighted(graph, part)):
+            yield _of_nodes(part, says, group, previous)
 
 
-def weighted(graph: Graph) -> list[Node]:
-    """The nodes whose weights may be those of another checkpoint."""
-    return [node for node in graph.nodes if node.weights and can_have(graph, node, STALE)]
+def weighted(graph: Graph, part: str = "weights") -> list[Node]:
+    """The nodes whose weights, or whose scales, may be those of another checkpoint."""
+    return [node for node in graph.nodes if node.weights and can_have(graph, node, _STALE[part])]
 
 
-def _of_nodes(noun: str, nodes: Iterable[Node], previous: Path) -> Hypothesis:
-    fault = shipped_faults()[STALE]
+def _of_nodes(part: str, where: str, nodes: Iterable[Node], previous: Path) -> Hypothesis:
+    """`part` (weights or scales) is stale at these nodes; `where` they are, in words, "" for all."""
+    fault = shipped_faults()[_STALE[part]]
     values = (("checkpoint", str(previous)),)
+    noun = f"{part} of {where}" if where else f"all {part}"
     return Hypothesis(
         name=f"stale {noun}",
         says=f"has {noun} as they were in {previous.name}",
-        change="send these weights again, and compare them on both sides: `moeparity weights` names each that differs",
+        change=f"send these {part} again, and compare them on both sides: `moeparity weights` names each that differs",
         plants=tuple(Plant(node=node.name, fault=fault, values=values) for node in nodes),
     )
 

@@ -13,8 +13,9 @@ from math import gcd
 from typing import Any, Final
 
 from moeparity.numerics.collectives.declaration import Evidence
-from moeparity.numerics.dtypes import EIGHT_BITS, FLOAT_NAMES, FOUR_BITS, MODEL, UNROUNDED
+from moeparity.numerics.dtypes import EIGHT_BITS, FLOAT_NAMES, FOUR_BITS, FP8_NAMES, MODEL, UNROUNDED
 from moeparity.ops.attribute import Attribute, Condition, Value, site
+from moeparity.ops.declaration import Op
 
 WEIGHTS, ACTIVATIONS = "weights", "activations"
 BLOCK, CHANNEL, GROUP, TOKEN, TENSOR, STATIC = "block", "channel", "group", "token", "tensor", "static"
@@ -38,6 +39,8 @@ _SGLANG_GROUP: Final = Evidence("read", "sglang 0.5.23, kernels/jit/csrc/gemm/pe
 _DEEP_GEMM: Final = Evidence("read", "DeepGEMM 02c5df0910, sm90_fp8_gemm_1d2d.cuh: final_accum += scales * accum")
 _TRITON: Final = Evidence("read", "vLLM 0.33.0, fused_moe/fused_moe.py fused_moe_kernel")
 _CUTLASS: Final = Evidence("read", "vLLM 0.33.0, scaled_mm_epilogues_c3x.hpp ScaledEpilogue")
+GRIDS: Final = frozenset((*EIGHT_BITS, *FOUR_BITS, *FP8_NAMES))
+"""Every grid of 8 or 4 bits."""
 _OF_WEIGHTS: Condition = {WEIGHTS: (*EIGHT_BITS, *FOUR_BITS)}
 _OF_ACTIVATIONS: Condition = {ACTIVATIONS: EIGHT_BITS}
 _OF_CODES: Condition = {WEIGHTS: EIGHT_BITS, **_OF_ACTIVATIONS}
@@ -250,6 +253,17 @@ OF_WEIGHT = frozenset(
     choice.name for choice in QUANTISED if choice.name in (WEIGHTS, "master") or "weight_" in choice.name
 )
 """Those of a weight alone."""
+
+
+def rounds_to_grid(op: Op, choice: str) -> bool:
+    """Whether a choice of an op that may have numbers on a grid of 8 or 4 bits says to what some are rounded, or how
+    those on the grid are: its scales, its groups, the GEMM of its codes.
+    """
+    grids = {a.name for a in op.attributes if a.kind == "rounding" and not GRIDS.isdisjoint(a.values)}
+    attribute = op.attribute(choice)
+    if attribute is None or not grids:
+        return False
+    return attribute.kind == "rounding" or not grids.isdisjoint(attribute.when)
 
 
 def multiplies_codes(values: Mapping[str, Any]) -> bool:

@@ -13,10 +13,11 @@ one behind the other in its columns (halves) or rows (row_halves), or alternatin
 """
 
 
-ScaleVerb = Literal["transposed", "shifted", "twice", "inverted", "missing", "of", "block"]
+ScaleVerb = Literal["transposed", "shifted", "twice", "inverted", "missing", "times", "of", "checkpoint", "block"]
 """What is done to the scales of a quantised weight. `transposed`: read as if their transpose were stored. `shifted`:
-each block has those of the next. `twice`: applied once more. `inverted`: divided by. `missing`: not applied. `of`:
-those of another tensor. `block`: taken for those of blocks or groups of another size.
+each block has those of the next. `twice`: applied once more. `inverted`: divided by. `missing`: not applied. `times`:
+multiplied by a number. `of`: those of another tensor. `checkpoint`: those of another checkpoint. `block`: taken for
+those of blocks or groups of another size.
 """
 
 
@@ -26,14 +27,19 @@ class Part:
 
     expert: which part of a tensor that holds all experts (None: the whole tensor). checkpoint: the folder of another
     checkpoint; empty: the node's own. edits: verbs, each with its number, in order. scales: what is done to its scales
-    when it is read, each with a tensor's name or a size; nothing, if it is not quantised.
+    when it is read, each with a tensor's name, a folder, a factor or a size; nothing, if it is not quantised.
     """
 
     name: str
     expert: int | None = None
     checkpoint: str = ""
     edits: tuple[tuple[Verb, float], ...] = ()
-    scales: tuple[tuple[ScaleVerb, str | int], ...] = ()
+    scales: tuple[tuple[ScaleVerb, str | float], ...] = ()
+
+    @property
+    def scales_checkpoint(self) -> str:
+        """The folder of the checkpoint whose scales it has; empty: that of its codes."""
+        return next((str(value) for verb, value in self.scales if verb == "checkpoint"), "")
 
 
 Before = Literal["of", "plus", "shifted", "filled", "opened"]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from moeparity.doctor.hypotheses import Hypothesis
 from moeparity.doctor.misplaced import misplaced, orders
@@ -99,3 +103,43 @@ def test_a_quantised_layer_with_another_ones_scales_is_named(small: Path, tmp_pa
     of = command(path, tmp_path / "fp8", "--sampler", "hf-default", out=tmp_path / "out.json")
     assert of["blame"]["named"] == ["scales of layer 0 in layer 1"]
     assert "the sampler has the scales of layer 0 in layer 1" in of["printed"]
+
+
+def quantised_pair(small: Path, folder: Path, change: Callable[[str, Tensor], Tensor]) -> tuple[Path, Path]:
+    """The model in fp8, and the same with other scales."""
+    quantise(small, FORMATS["fp8-blocks"], folder / "fp8", 16)
+    shutil.copytree(folder / "fp8", folder / "changed")
+    tensors = load_file(folder / "changed" / "model.safetensors")
+    for name in [name for name in tensors if name.endswith("weight_scale_inv")]:
+        tensors[name] = change(name, tensors[name])
+    save_file(tensors, folder / "changed" / "model.safetensors", {"format": "pt"})
+    return folder / "fp8", folder / "changed"
+
+
+def test_scales_that_an_update_left_behind_are_named(small: Path, tmp_path: Path) -> None:
+    """The codes are those of the checkpoint, the scales of layer 1 those of the step before."""
+    random = torch.Generator().manual_seed(5)
+    present, previous = quantised_pair(
+        small, tmp_path, lambda _, scales: scales * (1 + 0.15 * torch.randn(scales.shape, generator=random))
+    )
+    before = load_file(previous / "model.safetensors")
+    shutil.copytree(present, tmp_path / "faulty")
+    tensors = load_file(present / "model.safetensors")
+    tensors |= {name: before[name] for name in tensors if "layers.1." in name and name.endswith("weight_scale_inv")}
+    save_file(tensors, tmp_path / "faulty" / "model.safetensors", {"format": "pt"})
+    ids = tokens(16, 24)
+    path = log(tmp_path / "log.jsonl", ids, scored(tmp_path / "faulty", ids, 4), scored(present, ids, 8))
+    options = ("--sampler", "hf-default", "--previous", previous)
+    of = command(path, present, *options, out=tmp_path / "out.json")
+    assert of["blame"]["named"] == ["stale scales of layer 1"]
+
+
+def test_scales_that_are_off_by_a_factor_in_one_layer_are_named_with_it(small: Path, tmp_path: Path) -> None:
+    right, faulty = quantised_pair(
+        small, tmp_path, lambda name, scales: scales * 1.27 if "layers.1." in name else scales
+    )
+    ids = tokens(16, 24)
+    path = log(tmp_path / "log.jsonl", ids, scored(faulty, ids, 4), scored(right, ids, 8))
+    of = command(path, right, "--sampler", "hf-default", out=tmp_path / "out.json")
+    (cause,) = of["blame"]["named"]
+    assert re.fullmatch(r"scales-scaled\(factor=1\.2[67]\d*\) of layer 1", cause)

@@ -242,6 +242,12 @@ def scales_of_layer_2(tensors: Tensors, config: Config, others: Tensors) -> None
         tensors[name] = tensors[name.replace(LAYER, OTHER)].clone()
 
 
+def stale_scales(tensors: Tensors, config: Config, others: Tensors) -> None:
+    """Scales of another checkpoint beside this one's codes, at one projection."""
+    name = f"{LAYER}self_attn.o_proj.weight_scale_inv"
+    tensors[name] = others[name].clone()
+
+
 def of_the_next_block(scales: Tensor) -> Tensor:
     """Row by row, the last block having the first one's."""
     numbers = scales.flatten().tolist()
@@ -487,6 +493,20 @@ CASES = (
         nodes=f"{NODE}o_proj",
         values={"size": 2 * BLOCK},
         by_hand=rescaled(as_if_twice_as_large),
+    ),
+    Case(
+        name="scales-of-another-checkpoint",
+        models=(*FP8, "deepseek_v3_in_fp8"),
+        nodes=f"{NODE}o_proj",
+        values={"checkpoint": "other"},
+        by_hand=stale_scales,
+    ),
+    Case(
+        name="scales-scaled",
+        models=FP8,
+        nodes="layers[1].moe.experts",
+        values={"part": "gate and up", "factor": 1.2345},
+        by_hand=rescaled(lambda x: x * 1.2345, "mlp.experts.*.(gate|up)_proj"),
     ),
     Case(
         name="skip-list-ignored",

@@ -46,6 +46,7 @@ BISECT = {
     "recipe-fault-checkpoint-of-another-model",
     "recipe-fault-base-of-no-rotation",
     "recipe-fault-checkpoint-without-a-tensor",
+    "recipe-fault-scales-of-a-plain-checkpoint",
     "recipe-updates-checkpoint-of-another-model",
     "recipe-updates-that-go-back",
     "recipe-updates-outside",

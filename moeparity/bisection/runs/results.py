@@ -31,6 +31,7 @@ LATER: dict[str, Callable[[Any], object]] = {
     **{f"Report.{each.name}": _absent(each.default) for each in fields(Report) if each.default is not MISSING},
     "Report.blame": blame_of_report,
     "LayerGrowth.not_measured": _absent(()),
+    "Attribution.places": _absent(()),
     "Metrics.outside_tokens": _absent(0),
     "Metrics.unshared_tokens": _absent(0),
     "Root.local": _absent(math.nan),

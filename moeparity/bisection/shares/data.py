@@ -135,6 +135,43 @@ class KeptRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RestoredRow:
+    """Places left as the reference rounds them, together. It was run, not inferred.
+
+    kl: nats per token that is left. upper: the upper bound of the gate's metric. gone: the part of the candidate's KL
+    that is gone; gone_low, gone_high: its 95 % interval. exact: the reference's bits at every node. best: every set of
+    as many places was run, and none leaves less.
+    """
+
+    places: tuple[str, ...]
+    kl: float
+    upper: float
+    gone: float
+    gone_low: float
+    gone_high: float
+    exact: bool
+    best: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacesRow:
+    """What leaving some places as the reference rounds them does, with all other differences as in the candidate.
+
+    by: what a place is, `op` (a kind of op) or `layer`. unquantised: restoring takes numbers off a grid of 8 or 4 bits.
+    shares: of what all places make together. sets: of each number of places, the one that leaves least of those run.
+    fixes: the smallest that bring the candidate under the gate; complete, exhaustive: as of `Attribution`.
+    """
+
+    by: str
+    unquantised: bool
+    shares: Shares
+    sets: tuple[RestoredRow, ...]
+    fixes: tuple[FixSetRow, ...]
+    complete: bool
+    exhaustive: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attribution:
     """Which toggles are to blame, by how much, and the smallest fixes.
 
@@ -144,6 +181,7 @@ class Attribution:
     fixes: the smallest first; the empty set if the candidate passes as it is.
     complete: `fixes` are all minimal ones; if False, all those of up to `exhaustive` toggles.
     kept: None without a fix.
+    places: by kinds of ops and by layers, where roundings to a grid, or beside one, differ in several.
     in_fp32: KL with both sides computed in fp32, nats per token; only looked at if toggles are saturated.
     mixtures: how many were run beyond the bisection's own passes.
     """
@@ -160,3 +198,4 @@ class Attribution:
     kept: KeptRow | None
     in_fp32: float | None
     mixtures: int
+    places: tuple[PlacesRow, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
 from moeparity.bisection.context import Context, Measure, filled
@@ -13,11 +13,16 @@ from moeparity.bisection.shares.data import (
     FixSetRow,
     InteractionRow,
     KeptRow,
+    PlacesRow,
+    RestoredRow,
     ShareRow,
     Shares,
 )
+from moeparity.bisection.shares.places import Places
 from moeparity.bisection.shares.search import SHARES, Searched, parts_of
 from moeparity.plan import evidence as levels
+from moeparity.plan.toggles import Toggle
+from moeparity.search.by_size import Restored
 from moeparity.search.fixes import FixSet, MayStay
 from moeparity.search.interactions import Interaction
 from moeparity.search.judged_apart import Apart
@@ -31,18 +36,19 @@ Evidence = Mapping[str, str]
 def measure(of: Context) -> Attribution | None:
     """What the searches found; None if the recipe asks for none, or without toggles."""
     blame = of.observed.of_search(SHARES)
-    return None if blame is None else _attribution(blame, _evidence(of.plan))
+    return None if blame is None else _attribution(blame, of.plan)
 
 
-def _evidence(plan: Plan) -> Evidence:
-    """By name of each toggle and of each part of one, the lowest level of the values that it switches."""
+def _evidence(plan: Plan, toggles: Iterable[Toggle]) -> Evidence:
+    """By name, the lowest level of the values that a toggle switches."""
     sides = plan.reference.plan, plan.candidate.plan
-    every = [member for toggle in plan.whole_toggles for member in (toggle, *parts_of(toggle))]
-    return {toggle.name: levels.in_words(levels.evidence(toggle.members, *sides)) for toggle in every}
+    return {toggle.name: levels.in_words(levels.evidence(toggle.members, *sides)) for toggle in toggles}
 
 
-def _attribution(blame: Searched, evidence: Evidence) -> Attribution:
+def _attribution(blame: Searched, plan: Plan) -> Attribution:
     """The searches' results in plain numbers."""
+    whole = [member for toggle in plan.whole_toggles for member in (toggle, *parts_of(toggle))]
+    evidence = _evidence(plan, whole)
     return filled(
         Attribution,
         blame,
@@ -56,6 +62,7 @@ def _attribution(blame: Searched, evidence: Evidence) -> Attribution:
         exhaustive=blame.fixes.exhaustive,
         refused=blame.fixes.refused,
         kept=None if blame.may_stay is None else _kept_row(blame.may_stay, evidence),
+        places=tuple(_places(places, plan) for places in blame.places),
     )
 
 
@@ -123,6 +130,37 @@ def _fix_set(fix: FixSet, evidence: Evidence) -> FixSetRow:
     of_toggles = tuple(evidence[name] for name in fix.toggles)
     outcome = fix.outcome
     return filled(FixSetRow, fix, evidence=of_toggles, kl=outcome.value, upper=outcome.upper, exact=outcome.exact)
+
+
+def _places(places: Places, plan: Plan) -> PlacesRow:
+    """Groups of places that `localise` left whole have the evidence of all places, which is the lowest."""
+    evidence = _evidence(plan, places.toggles)
+    members = [member for toggle in places.toggles for member in toggle.members]
+    lowest = levels.in_words(levels.evidence(members, plan.reference.plan, plan.candidate.plan))
+    groups = {share.name: evidence.get(share.name, lowest) for share in places.shares.shares}
+    return filled(
+        PlacesRow,
+        places,
+        shares=_shares(places.shares, groups),
+        sets=tuple(map(_restored, places.sets)),
+        fixes=tuple(_fix_set(fix, evidence) for fix in places.fixes.sets),
+        complete=places.fixes.complete,
+        exhaustive=places.fixes.exhaustive,
+    )
+
+
+def _restored(restored: Restored) -> RestoredRow:
+    (low, high), outcome = restored.interval, restored.outcome
+    return filled(
+        RestoredRow,
+        restored,
+        places=restored.players,
+        kl=outcome.value,
+        upper=outcome.upper,
+        exact=outcome.exact,
+        gone_low=low,
+        gone_high=high,
+    )
 
 
 def _kept_row(allowed: MayStay, evidence: Evidence) -> KeptRow:

@@ -15,6 +15,7 @@ from moeparity.bisection.observed import Observed
 from moeparity.bisection.observers import Logits
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.pieces import PieceStore
+from moeparity.bisection.shares.places import Places, expected_of_places, places
 from moeparity.bisection.trials import walker
 from moeparity.bisection.watch import Search
 from moeparity.engine.routes import IDS
@@ -65,8 +66,10 @@ def expected_mixtures(plan: Plan) -> MixtureCounts:
     inside = min(mixtures_needed(_tree(whole, opened=True)) - shares, budget)
     pairs = min(count, INTERACTING) * (min(count, INTERACTING) - 1) // 2
     fixes = max(subsets - shares, 0)
+    fewest, most = expected_of_places(plan)
     return MixtureCounts(
-        fewest=max(shares - in_first_pass, 0), most=2 * shares - in_first_pass + inside + fixes + pairs
+        fewest=max(shares - in_first_pass, 0) + fewest,
+        most=2 * shares - in_first_pass + inside + fixes + pairs + most,
     )
 
 
@@ -90,6 +93,8 @@ class Searched:
     inside: toggles whose share is not saturated, taken apart where their share is; None if there is none.
     interactions: of the toggles that have an effect, in pairs.
     may_stay: None if no set of toggles is a fix.
+    places: which layers and which kinds of ops to leave as the reference rounds them; empty where roundings differ in
+        one place only.
     in_fp32: KL(candidate || reference), nats per token, with both sides computed in fp32; only if toggles are saturated
         and both sides are in 16 bits.
     mixtures, passes, seconds: of all searches together, beyond the bisection's own passes.
@@ -103,6 +108,7 @@ class Searched:
     interactions: tuple[Interaction, ...]
     fixes: Fixes
     may_stay: MayStay | None
+    places: tuple[Places, ...]
     in_fp32: float | None
     mixtures: int
     passes: int
@@ -141,6 +147,7 @@ def shared_out(
     forced_memo = Memo(players, routed) if _flips(observed) else None
     forced = None if forced_memo is None else waterfall(forced_memo, top, over_sequences, apart=apart)
     fixes = fix_sets(memo, plan.gate.below, budget=plan.recipe.mixtures)
+    by_place = places(plan, over_sequences, progress, store)
     return Searched(
         shares=shares,
         forced=forced,
@@ -150,10 +157,11 @@ def shared_out(
         fixes=fixes,
         may_stay=may_stay(fixes, plan.recipe.costs or None),
         in_fp32=_in_fp32(plan, progress) if _saturated(shares) else None,
-        mixtures=natural.walked + routed.walked,
-        passes=natural.passes + routed.passes,
-        seconds=natural.seconds + routed.seconds,
-        refused=(*natural.refused.values(), *routed.refused.values()),
+        places=by_place.places,
+        mixtures=natural.walked + routed.walked + by_place.mixtures,
+        passes=natural.passes + routed.passes + by_place.passes,
+        seconds=natural.seconds + routed.seconds + by_place.seconds,
+        refused=(*natural.refused.values(), *routed.refused.values(), *by_place.refused),
     )
 
 

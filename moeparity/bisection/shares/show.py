@@ -7,16 +7,20 @@ from collections.abc import Iterator
 
 from moeparity.bisection.data import ReportData
 from moeparity.bisection.run.data import Cost
-from moeparity.bisection.shares.data import Attribution, FixSetRow, InteractionRow, ShareRow, Shares
+from moeparity.bisection.shares.data import Attribution, FixSetRow, InteractionRow, PlacesRow, ShareRow, Shares
 from moeparity.bisection.shares.reading import TOLD, excludes_zero
 from moeparity.output.blocks import Block, Group, Row, Styled, Table, columns, group, lines, notes, table
 from moeparity.output.figures import Mark, Span, Strip, Strips, Whisker
 from moeparity.output.words import quantity
+from moeparity.plan.address import pattern
 
 MOST = 8
 """At most this many fixes, and as many interactions, are shown; the JSON has all."""
 _NONE = "No shares"
 _PERCENT = 100.0
+HALF = 0.5
+"""Places that take at least this fraction of the KL away are told in the summary."""
+_ROUNDED = {True: "left unquantised", False: "rounded as in the reference"}
 
 
 def show(report: ReportData) -> Iterator[Group]:
@@ -32,6 +36,9 @@ def show_fixes(report: ReportData) -> Iterator[Group]:
         return
     if attribution.fixes:
         yield group("Smallest fixes", _fixes(attribution))
+    for places in attribution.places:
+        if places.sets:
+            yield group(f"{_ROUNDED[places.unquantised].capitalize()}, by {places.by}", *_places(places))
     if attribution.mixtures:
         yield group("Cost of the search", lines(search_cost(attribution.mixtures, report.cost)))
 
@@ -142,6 +149,44 @@ def _fixes(attribution: Attribution) -> Table:
     return table(columns("KL", "k3, upper bound", "", first="restore", words=("",)), rows, *more)
 
 
+def _places(places: PlacesRow) -> Iterator[Block]:
+    shown = places.sets if len(places.sets) <= MOST else (*places.sets[: MOST - 1], places.sets[-1])
+    rows = [
+        (
+            pattern(row.places),
+            "all bits" if row.exact else f"{row.kl:.2e}",
+            part_words(row.gone),
+            _bounds_words(row.gone_low, row.gone_high),
+            f"{row.upper:.2e}",
+            "" if row.best else "perhaps not the best",
+        )
+        for row in shown
+    ]
+    heads = columns("KL", "gone", "95%", "k3, upper bound", "", first=places.by, words=("",))
+    surplus = len(places.sets) - len(shown)
+    yield table(heads, rows, *([Styled(f"and {surplus} more, in the JSON", "dim")] if surplus else []))
+    yield notes(
+        f"Each row was run: these are {_ROUNDED[places.unquantised]}, everything else is as in the candidate; of every "
+        "number, those that leave least. gone: of the whole KL."
+    )
+
+
+def place_words(attribution: Attribution | None) -> str:
+    """The fewest places, by op and by layer, that take at least half of the KL away, and by how much; "" without any
+    that are not all of them.
+    """
+    return ", ".join(filter(None, map(_fewest, attribution.places))) if attribution is not None else ""
+
+
+def _fewest(places: PlacesRow) -> str:
+    enough = [row for row in places.sets[:-1] if row.gone >= HALF]
+    if not enough:
+        return ""
+    row = enough[0]
+    bounds = _bounds_words(row.gone_low, row.gone_high)
+    return f"{pattern(row.places)} {_ROUNDED[places.unquantised]} removes {part_words(row.gone)} ({bounds})"
+
+
 def _note(fix: FixSetRow) -> str:
     if fix.spoiled_by:
         return "undone by restoring more"
@@ -178,7 +223,10 @@ def _k3(row: ShareRow) -> str:
 
 def interval_words(row: ShareRow) -> str:
     """The interval of a share of the whole; `unknown` if the sequences do not bound it."""
-    low, high = row.of_whole_low, row.of_whole_high
+    return _bounds_words(row.of_whole_low, row.of_whole_high)
+
+
+def _bounds_words(low: float, high: float) -> str:
     if not (math.isfinite(low) and math.isfinite(high)):
         return "unknown"
     return f"{part_words(low)} to {part_words(high)}"

@@ -12,6 +12,8 @@ from moeparity.bisection.floor.data import Floor
 from moeparity.bisection.nonfinite.data import Nonfinite
 from moeparity.bisection.record.data import OtherRecord, Record, Recording, deciding, of_both
 from moeparity.bisection.record.show import decided_blame, decided_start, decided_step
+from moeparity.bisection.shares.data import Attribution
+from moeparity.bisection.shares.show import place_words
 from moeparity.bisection.summary.data import Summary
 from moeparity.bisection.summary.show import decided_verdict, floor, nonfinite_start, recorded, starts, sure
 from moeparity.bisection.toggles.data import Toggled
@@ -34,13 +36,14 @@ def _of_sides(of: Context) -> Summary:
     """The summary if the difference of both sides decides the verdict."""
     verdict, metrics = of[Verdicts].verdict, of[Verdicts].metrics
     toggles, blame, passes = of[Toggled].toggles, of[Blame], verdict.status == "pass"
+    places = place_words(of.get(Attribution))
     return Summary(
         verdict=judged(verdict),
         but=other_functions(toggles) if passes else (),
         record=recorded(_records(of)),
         starts=starts(of[Divergence].roots, of.get(Nonfinite), metrics),
         blame="" if blame.kind == "record" else who(blame),
-        to_set=to_set(blame, toggles, passes=passes),
+        to_set="; ".join(filter(None, (to_set(blame, toggles, passes=passes), "" if passes else places))),
         floor=floor(of.get(Floor), verdict),
         sure=sure(toggles, of[Degeneracy].distinct, _tokens(of), synthetic=of.plan.recipe.synthetic is not None),
     )
@@ -86,5 +89,17 @@ def _tokens(of: Context) -> int:
 MEASURE = Measure(
     gives=Summary,
     measure=measure,
-    needs=(Blame, Verdicts, Recording, OtherRecord, Divergence, Toggled, Floor, Degeneracy, Nonfinite, Traced),
+    needs=(
+        Blame,
+        Verdicts,
+        Recording,
+        OtherRecord,
+        Divergence,
+        Toggled,
+        Attribution,
+        Floor,
+        Degeneracy,
+        Nonfinite,
+        Traced,
+    ),
 )

@@ -98,18 +98,19 @@ class Checkpoint:
         added, self.entries = self.entries, {**before, **self.entries}
         return added
 
-    def rescaled(self, part: Part) -> torch.Tensor:
-        """A quantised weight with other scales: what a fault makes of it."""
+    def rescaled(self, part: Part, scales_in: Checkpoint) -> torch.Tensor:
+        """A quantised weight with other scales: what a fault makes of it. scales_in: the checkpoint with these."""
         stored, packed = self.parts(part.name), self.entries[part.name].packed
         source_of_scales, edits = _edits_of(part)
         assert packed is not None
-        if source_of_scales is not None:
-            stored["scales"] = self.parts(source_of_scales)["scales"]
+        if source_of_scales is not None or scales_in is not self:
+            stored["scales"] = scales_in.parts(source_of_scales or part.name)["scales"]
         return unpacked(stored, packed, edits)
 
-    def scales(self, part: Part) -> torch.Tensor | None:
+    def scales(self, part: Part, scales_in: Checkpoint) -> torch.Tensor | None:
         """The scales of a quantised weight, or what a fault makes of them, fp32 [.., rows, groups of columns]; None
-        where it holds no codes that a GEMM multiplies, or where a fault takes its blocks for others.
+        where it holds no codes that a GEMM multiplies, or where a fault takes its blocks for others. scales_in: the
+        checkpoint that holds them.
         """
         entry = self.entries[part.name]
         if entry.packed is None or on_grid(entry.packed) is None or self.reordered(part.name):
@@ -117,9 +118,9 @@ class Checkpoint:
         source_of_scales, edits = _edits_of(part)
         if any(verb == "block" for verb, _ in edits):
             return None
-        tensors = (entry if source_of_scales is None else self.entries[source_of_scales]).packed
+        tensors = scales_in.entries[source_of_scales or part.name].packed
         assert tensors is not None, "scales are taken from quantised weights alone"
-        return scales_by_row(self._of_file(tensors.tensors["scales"]), entry.packed, entry.shape, edits)
+        return scales_by_row(scales_in._of_file(tensors.tensors["scales"]), entry.packed, entry.shape, edits)
 
     def reordered(self, name: str) -> bool:
         """Whether inputs that share a scale do not lie side by side (GPTQ's `desc_act`)."""
@@ -227,15 +228,15 @@ class Checkpoint:
             self.entries[name] = Entry(file=path, dtype=part.get_dtype(), shape=tuple(part.get_shape()))
 
 
-def _edits_of(part: Part) -> tuple[str | None, list[tuple[ScaleVerb, int]]]:
+def _edits_of(part: Part) -> tuple[str | None, list[tuple[ScaleVerb, float]]]:
     """Of which other weight a part has the scales (None: its own), and what else is done to them."""
     source_of_scales: str | None = None
-    edits: list[tuple[ScaleVerb, int]] = []
+    edits: list[tuple[ScaleVerb, float]] = []
     for verb, value in part.scales:
         if verb == "of":
             source_of_scales = str(value)
-        else:
-            edits.append((verb, int(value or 0)))
+        elif verb != "checkpoint":
+            edits.append((verb, float(value or 0)))
     return source_of_scales, edits
 
 

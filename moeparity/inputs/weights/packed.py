@@ -166,7 +166,7 @@ def by_matrix(stored: Mapping[str, Tensor], packed: Packed) -> Iterator[dict[str
         yield from ({"values": v, "scales": s} for v, s in zip(values, stored["scales"], strict=True))
 
 
-def unpacked(stored: Mapping[str, Tensor], packed: Packed, edits: Sequence[tuple[ScaleVerb, int]] = ()) -> Tensor:
+def unpacked(stored: Mapping[str, Tensor], packed: Packed, edits: Sequence[tuple[ScaleVerb, float]] = ()) -> Tensor:
     """The numbers of a weight [..., outputs, inputs], or [experts, inputs, outputs] of mxfp4, in the dtype of its
     product, of its tensors by role. One expert of a stack after another, since only the result has room for all. edits:
     what a fault does to its scales.
@@ -192,15 +192,17 @@ def on_grid(packed: Packed) -> str | None:
     return None if packed.form.second or ("zeros" in packed.tensors and grid != "int4") else grid
 
 
-def scales_by_row(scales: Tensor, packed: Packed, shape: Shape, edits: Sequence[tuple[ScaleVerb, int]] = ()) -> Tensor:
+def scales_by_row(
+    scales: Tensor, packed: Packed, shape: Shape, edits: Sequence[tuple[ScaleVerb, float]] = ()
+) -> Tensor:
     """The scales of a weight [.., rows, columns] of `shape`, fp32 [.., rows, groups of columns]; as `unpacked` has
     them.
     """
     by_block = factors(scales, None, divides=False).float()
     if by_block.dim() > 2:
         return torch.stack([scales_by_row(each, packed, shape[1:], edits) for each in by_block])
-    for verb, size in edits:
-        by_block, _ = _edited(by_block, packed.block, verb, size)
+    for verb, number in edits:
+        by_block, _ = _edited(by_block, packed.block, verb, number)
     by_block = by_block.mT if packed.form.input_major else by_block
     return by_block[torch.arange(shape[1 if packed.form.transposed else 0]) // packed.by_output[0]]
 
@@ -214,13 +216,13 @@ def _stacked(matrices: Iterator[Tensor], count: int, *, transposed: bool) -> Ten
     return stack
 
 
-def _matrix(stored: Mapping[str, Tensor], packed: Packed, edits: Sequence[tuple[ScaleVerb, int]]) -> Tensor:
+def _matrix(stored: Mapping[str, Tensor], packed: Packed, edits: Sequence[tuple[ScaleVerb, float]]) -> Tensor:
     """The numbers of one matrix, as it is stored, rows by columns."""
     form, block = packed.form, packed.block
     codes, zeros, scales = codes_and_scales(stored, packed)
     codes = codes if zeros is None else codes - zeros
-    for verb, size in edits:
-        scales, block = _edited(scales, block, verb, size)
+    for verb, number in edits:
+        scales, block = _edited(scales, block, verb, number)
     dtype = scales.dtype if form.product == "scales" else torch.float32
     product = _times(codes.to(dtype), scales.to(dtype), block, stored.get("index"))
     return product.bfloat16() if form.product == "bf16" else product
@@ -247,10 +249,13 @@ def _times(codes: Tensor, scales: Tensor, block: Block, index: Tensor | None) ->
     return (blocks * scales.view(len(blocks), 1, -1, 1)).view(rows, columns)
 
 
-def _edited(scales: Tensor, block: Block, verb: ScaleVerb, size: int) -> tuple[Tensor, Block]:
+def _edited(scales: Tensor, block: Block, verb: ScaleVerb, number: float) -> tuple[Tensor, Block]:
     """Scales and the block that each is taken for, once a fault has changed them."""
     if verb == "block":
+        size = int(number)
         return scales, (1 if block[0] == 1 else size, 1 if block[1] == 1 else size)
+    if verb == "times":
+        return scales * number, block
     return CHANGED_SCALES[verb](scales), block
 
 

@@ -15,6 +15,7 @@ import torch
 from moeparity.errors import CheckpointError, Where
 from moeparity.inputs.weights.checkpoint import Checkpoint
 from moeparity.inputs.weights.packed import through_fp8
+from moeparity.inputs.weights.source import Entry, Packed
 from moeparity.numerics.addresses import placed
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.plan.edits import Part, Verb
@@ -66,10 +67,16 @@ def _together(each: Sequence[torch.Tensor | None], ref: WeightRef) -> torch.Tens
     return torch.stack(scales) if ref.each else scales[0]
 
 
-def refuse_others(nodes: Iterable[Node], open_other: Callable[[str], Checkpoint]) -> None:
-    """Raise CheckpointError if another checkpoint has no tensor of the name and shape that a fault takes from it."""
+def refuse_others(nodes: Iterable[Node], open_other: Callable[[str], Checkpoint], entries: Mapping[str, Entry]) -> None:
+    """Raise CheckpointError if another checkpoint has no tensor of the name and shape that a fault takes from it, or no
+    scales for the codes of this one.
+    """
     for node in nodes:
         for ref in node.weights.values():
+            for part in (part for part in ref.parts if part.scales_checkpoint):
+                codes = entries[part.name].packed
+                if codes is not None:
+                    _refuse_scales(part, node, codes, open_other(part.scales_checkpoint).require(part.name, ref.where))
             for part in (part for part in ref.parts if part.checkpoint):
                 entry = open_other(part.checkpoint).require(part.name, ref.where)
                 if entry.shape != ref.stored:
@@ -77,6 +84,16 @@ def refuse_others(nodes: Iterable[Node], open_other: Callable[[str], Checkpoint]
                         f"{Where(entry.file)}: {part.name} has shape {list(entry.shape)}; at {node.name} it is to "
                         f"stand in place of one of {list(ref.stored)}. Give a checkpoint of the same model."
                     )
+
+
+def _refuse_scales(part: Part, node: Node, codes: Packed, entry: Entry) -> None:
+    scales = entry.packed
+    if scales is None or (scales.form, scales.block) != (codes.form, codes.block):
+        present = "not quantised" if scales is None else f"{scales.form.name} in blocks of {list(scales.block)}"
+        raise CheckpointError(
+            f"{Where(entry.file)}: {part.name} is {present}; at {node.name} its scales are to stand beside codes of "
+            f"{codes.form.name} in blocks of {list(codes.block)}. Give a checkpoint of the same format."
+        )
 
 
 def _weight(refs: Sequence[WeightRef], dtype: str, device: torch.device, read: Read) -> torch.Tensor:

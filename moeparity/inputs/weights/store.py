@@ -145,7 +145,7 @@ class WeightStore:
         RefusedError where a GEMM multiplies codes in other blocks than the checkpoint's.
         """
         for in_phase in plan.distinct:
-            refuse_others(in_phase.nodes_as_run, self._other_checkpoint)
+            refuse_others(in_phase.nodes_as_run, self._other_checkpoint, self.checkpoint.entries)
             if isinstance(self.checkpoint, Checkpoint) and self.checkpoint.formats:
                 refuse_codes(in_phase, self.checkpoint)
 
@@ -176,16 +176,19 @@ class WeightStore:
 
     def _scales_of_part(self, part: Part) -> torch.Tensor | None:
         source = self._other_checkpoint(part.checkpoint) if part.checkpoint else self.checkpoint
-        return source.scales(part) if isinstance(source, Checkpoint) else None
+        return source.scales(part, self._scales_in(part, source)) if isinstance(source, Checkpoint) else None
 
     def _read(self, part: Part) -> torch.Tensor:
         source = self._other_checkpoint(part.checkpoint) if part.checkpoint else self.checkpoint
         if part.scales and isinstance(source, Checkpoint) and source.entries[part.name].packed:
-            tensor: torch.Tensor = source.rescaled(part)
+            tensor: torch.Tensor = source.rescaled(part, self._scales_in(part, source))
         else:
             tensor = source.tensor(part.name)
         self.bytes_read += tensor.nbytes
         return tensor
+
+    def _scales_in(self, part: Part, source: Checkpoint) -> Checkpoint:
+        return self._other_checkpoint(part.scales_checkpoint) if part.scales_checkpoint else source
 
     def _other_checkpoint(self, folder: str) -> Checkpoint:
         if folder not in self.others:

@@ -175,8 +175,11 @@ def _rescaled(
         maker = sibling(graph, node, int(_value(edit.scales_layer, values)))
         others = node.weights[port].pieces if maker is None else maker.weights[port].pieces
     for part, source in zip(parts, others, strict=True):
-        scales: list[tuple[ScaleVerb, str | int]] = [] if edit.scales is None else [(edit.scales, "")]
+        scales: list[tuple[ScaleVerb, str | float]] = [] if edit.scales is None else [(edit.scales, "")]
         scales += [("of", source.name)] if source.name != part.name else []
+        if edit.scales_checkpoint is not None:
+            scales.append(("checkpoint", str(_value(edit.scales_checkpoint, values))))
+        scales += [] if edit.scales_times is None else [("times", float(_value(edit.scales_times, values)))]
         scales += [] if edit.scales_block is None else [("block", int(_value(edit.scales_block, values)))]
         yield replace(part, scales=(*part.scales, *scales))
 

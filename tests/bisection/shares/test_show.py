@@ -6,8 +6,16 @@ import math
 from dataclasses import replace
 
 from moeparity.bisection.run.data import Cost
-from moeparity.bisection.shares.data import Attribution, FixSetRow, InteractionRow, ShareRow, Shares
-from moeparity.bisection.shares.show import search_cost, show, show_fixes
+from moeparity.bisection.shares.data import (
+    Attribution,
+    FixSetRow,
+    InteractionRow,
+    PlacesRow,
+    RestoredRow,
+    ShareRow,
+    Shares,
+)
+from moeparity.bisection.shares.show import place_words, search_cost, show, show_fixes
 from tests.bisection.reports import REPORT, fill
 from tests.printed import printed
 
@@ -55,6 +63,7 @@ FIX = FixSetRow(
 PAIR = fill(
     InteractionRow, first=A.name, second=B.name, in_reference=2e-4, in_reference_low=1e-4, in_reference_high=3e-4
 )
+LAYERS = ("layers[0]", "layers[1]", "layers[7]")
 FOUND = Attribution(
     shares=SHARES,
     forced=FORCED,
@@ -146,3 +155,35 @@ def test_what_it_cost_and_no_shares() -> None:
     assert none["KL waterfall"].startswith("No shares: the candidate's KL is not finite")
     stopped = sections(replace(FOUND, shares=replace(SHARES, rows=())))
     assert stopped["KL waterfall"] == "No shares: in each order of restoring there is a mixture that an op refuses."
+
+
+def test_places_are_shown_by_number_with_what_is_gone() -> None:
+    rows = [(("layers[1]",), 0.3, True), (("layers[0]", "layers[1]"), 0.55, False), (LAYERS, 1.0, True)]
+    sets = tuple(
+        RestoredRow(
+            places=places,
+            kl=4e-4 * (1 - gone),
+            upper=5e-4,
+            gone=gone,
+            gone_low=gone - 0.1,
+            gone_high=math.inf if gone == 1 else gone + 0.1,
+            exact=gone == 1,
+            best=best,
+        )
+        for places, gone, best in rows
+    )
+    of_layers = PlacesRow(by="layer", unquantised=True, shares=SHARES, sets=sets, fixes=(), complete=True, exhaustive=3)
+    shown = sections(replace(FOUND, places=(of_layers,)))["Left unquantised, by layer"].splitlines()
+    assert [" ".join(line.split()) for line in shown[1:4]] == [
+        "layers[1] 2.80e-04 30% 20% to 40% 5.00e-04",
+        "layers[0:2] 1.80e-04 55% 45% to 65% 5.00e-04 perhaps not the best",
+        "layers[0:2,7] all bits 100% unknown 5.00e-04",
+    ]
+    assert "Each row was run: these are left unquantised" in shown[4]
+    by_op = replace(of_layers, unquantised=False, by="op", sets=sets * 4)
+    of_ops = sections(replace(FOUND, places=(by_op,)))["Rounded as in the reference, by op"]
+    assert "and 4 more, in the JSON" in of_ops
+    assert place_words(replace(FOUND, places=(of_layers,))) == "layers[0:2] left unquantised removes 55% (45% to 65%)"
+    # All places are what the line says already; and a third is not half.
+    assert place_words(replace(FOUND, places=(replace(of_layers, sets=(sets[0], sets[2])),))) == ""
+    assert place_words(None) == ""

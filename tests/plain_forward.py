@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from safetensors.torch import load_file
 
+from tests.plain_layouts import LAYOUTS
 from tests.plain_state_spaces import convolved, mamba1, mamba2, nemotron_h, silu
 
 Array = npt.NDArray[np.float64]
@@ -44,8 +45,10 @@ class Plain:
 
     def __init__(self, folder: Path) -> None:
         fields: dict[str, Any] = json.loads((folder / "config.json").read_text("utf-8"))
-        self.config = fields | {name: fields[other] for name, other in _ALSO.items() if other in fields}
         self.weights = {k: v.double().numpy() for k, v in load_file(folder / "model.safetensors").items()}
+        if (layout := LAYOUTS.get(fields["model_type"])) is not None:
+            fields, self.weights = layout(fields, self.weights)
+        self.config = fields | {name: fields[other] for name, other in _ALSO.items() if other in fields}
 
         self.keys: npt.NDArray[np.bool_] | None = None
 
@@ -141,7 +144,7 @@ class Plain:
             y = self._norm(x, name + ".norm")
             return y / (1 + np.exp(-self._linear(silu(self._linear(y, name + ".W_down")), name + ".W_up")))
         eps = eps or self.config.get("rms_norm_eps") or self.config["layer_norm_eps"]
-        if self.config["model_type"] == "phimoe" or self.config.get("rms_norm_eps", 0) is None:
+        if self.config["model_type"] in ("phimoe", "dbrx") or self.config.get("rms_norm_eps", 0) is None:
             x = x - x.mean(-1, keepdims=True)
         weight = self.weights[name + ".weight"]
         if self.config["model_type"] in _GATED and not name.endswith("linear_attn.norm"):

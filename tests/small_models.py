@@ -351,6 +351,16 @@ _LLAMA4: dict[str, Any] = {
     "floor_scale": 3,
     "attn_scale": 0.3,
 }
+_DBRX: dict[str, Any] = {
+    "model_type": "dbrx",
+    "d_model": 64,
+    "n_heads": 4,
+    "num_hidden_layers": 2,
+    "max_seq_len": 64,
+    "vocab_size": 512,
+    "attn_config": {"kv_n_heads": 2, "clip_qkv": 0.9, "rope_theta": 500000.0},
+    "ffn_config": {"ffn_hidden_size": 40, "moe_num_experts": 16, "moe_top_k": 5},
+}
 _PHI: dict[str, Any] = {**_MIXTRAL, "model_type": "phimoe", "num_experts_per_tok": 2}
 _MELLUM: dict[str, Any] = {
     **_QWEN3_MOE,
@@ -916,6 +926,20 @@ SMALL: dict[str, dict[str, Any]] = {
         "routed_scaling_factor": 2.5,
         "attention_bias": True,
         "tie_word_embeddings": True,
+    },
+    # One projection for all heads, held between limits; five experts, whose sum tells its order.
+    "dbrx": _DBRX,
+    # As many key/value heads as heads, of odd halves; weights that stay as they are, one expert per token.
+    "dbrx_mha": {
+        **_DBRX,
+        "d_model": 72,
+        "attn_config": {"kv_n_heads": 4, "clip_qkv": 8, "rope_theta": 10000.0},
+        "ffn_config": {
+            "ffn_hidden_size": 40,
+            "moe_num_experts": 8,
+            "moe_top_k": 1,
+            "moe_normalize_expert_weights": None,
+        },
     },
     # As Qwen3-Next, with all layers sparse.
     "qwen3_5_moe": _QWEN3_5_MOE,

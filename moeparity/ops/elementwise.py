@@ -228,7 +228,12 @@ SPLIT = Op(
     inputs=("x",),
     outputs=(),
     outputs_from="parts",
-    parameters=(Parameter(name="parts", type=dict, says="part name: width, in order"),),
+    parameters=(
+        Parameter(name="parts", type=dict, says="part name: width, in order"),
+        Parameter(
+            name="heads", type=dict, required=False, says="part name: the heads into which it is cut, afterwards"
+        ),
+    ),
     tokens=Tokens(sees_rows=row_by_row),
     memory=Memory(widths=_part_widths, output_bytes=_part_bytes, scratch=lambda _: 0),
     kernel="elementwise:split",

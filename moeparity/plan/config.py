@@ -14,12 +14,18 @@ from moeparity import paths
 from moeparity.errors import CheckpointError, Where, did_you_mean, listed, shown
 from moeparity.numerics.dtypes import CHECKPOINT_NAMES, name_of
 from moeparity.plan.config_defaults import ABSENT, ROPE, THETA
-from moeparity.plan.config_layouts import of_blocks, of_linear_attention, of_rank, of_text
+from moeparity.plan.config_layouts import of_blocks, of_halves, of_linear_attention, of_rank, of_text
 
 ALIASES: dict[str, tuple[str, ...]] = {
     "dtype": ("torch_dtype",),
     "num_experts": ("num_local_experts", "n_routed_experts", "moe_num_experts"),
-    "num_experts_per_tok": ("moe_k", "moe_topk", "num_experts_per_token"),
+    "num_experts_per_tok": ("moe_k", "moe_topk", "moe_top_k", "num_experts_per_token"),
+    "hidden_size": ("d_model",),
+    "num_hidden_layers": ("n_layers",),
+    "num_attention_heads": ("n_heads",),
+    "num_key_value_heads": ("kv_n_heads",),
+    "intermediate_size": ("ffn_hidden_size",),
+    "max_position_embeddings": ("max_seq_len",),
     "n_shared_experts": ("num_shared_experts",),
     "n_group": ("num_expert_group",),
     "norm_topk_prob": ("moe_renormalize",),
@@ -105,7 +111,8 @@ class Config:
         self.path = path
         self._fields_read: set[str] = set()
         self.text = _text(path)
-        self._fields = of_rank(of_blocks(of_linear_attention(of_text(_parse(path, self.text))), ALIASES["layer_types"]))
+        fields = of_halves(of_linear_attention(of_text(_parse(path, self.text))))
+        self._fields = of_rank(of_blocks(fields, ALIASES["layer_types"]))
         self._fields = {**ABSENT.get(self._fields["model_type"], {}), **self._fields}
         self._fields["rope_parameters"] = _rope_parameters(self)
         rope = self._fields["rope_parameters"]

@@ -47,5 +47,8 @@ ROPE: dict[str, dict[str, Any]] = {
     },
 }
 """model_type -> the whole rope_parameters that transformers assumes where config.json has none."""
-ABSENT: dict[str, dict[str, Any]] = {"mimo_v2_flash": {"attention_value_scale": 0.707}}
+ABSENT: dict[str, dict[str, Any]] = {
+    "mimo_v2_flash": {"attention_value_scale": 0.707},
+    "dbrx": {"moe_normalize_expert_weights": 1.0},
+}
 """model_type -> fields of a config.json that has not got them, where null is another value: to MiMo a factor of 1."""

@@ -144,6 +144,27 @@ def test_experts_of_further_models_in_stacks(request: pytest.FixtureRequest, tmp
     assert_is(opened(folder), forward(folder, ids, profile="hf-default", dtype="bf16"), truth)
 
 
+@pytest.mark.parametrize("name", ["dbrx", "dbrx_mha"])
+def test_a_dbrx_of_the_hub(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
+    """In the fields of its config.json there, of which transformers 5.23.0 passes over the base of the rope."""
+    saved: Path = request.getfixturevalue(name)
+    fields = json.loads((saved / "config.json").read_text("utf-8"))
+    names = ("d_model", "n_heads", "n_layers", "max_seq_len", "vocab_size", "architectures")
+    halves = {
+        "attn_config": {"kv_n_heads", "clip_qkv", "rope_theta"},
+        "ffn_config": {"ffn_hidden_size", "moe_num_experts", "moe_top_k", "moe_normalize_expert_weights"},
+    }
+    older = {key: fields[key] for key in names} | {"model_type": "dbrx", "torch_dtype": "bfloat16"}
+    for half, words in halves.items():
+        older[half] = {key: value for key, value in fields[half].items() if key in words} | {"model_type": ""}
+    older["ffn_config"] |= {"moe_jitter_eps": 0.01, "moe_loss_weight": 0.05}
+    older["attn_config"]["rope_theta"] = 500000
+    folder, ids = written(tmp_path / "hub", older, load_file(saved / FILE)), tokens(512, (2, 33))
+    truth = reference(folder, "hf-eager", torch.bfloat16, ids)
+    assert_is(opened(folder), forward(folder, ids, profile="hf-eager", dtype="bf16"), truth)
+    assert same_bits(reference(saved, "hf-eager", torch.bfloat16, ids)[0], truth[0])
+
+
 def test_longrope_by_the_hubs_word(phimoe: Path, tmp_path: Path) -> None:
     fields = json.loads((phimoe / "config.json").read_text("utf-8"))
     rope = fields.pop("rope_parameters")

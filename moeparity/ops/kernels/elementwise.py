@@ -137,8 +137,10 @@ def clamp(
 def split(
     x: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
 ) -> tuple[torch.Tensor, ...]:
-    """Views of the last axis, one per part."""
-    return torch.split(x, list(p["parts"].values()), dim=-1)
+    """Views of the last axis, one per part, some of them in heads: [.., heads, width of one]."""
+    heads, views = p.get("heads") or {}, torch.split(x, list(p["parts"].values()), dim=-1)
+    of_parts = zip(p["parts"], views, strict=True)
+    return tuple(view.unflatten(-1, (heads[part], -1)) if part in heads else view for part, view in of_parts)
 
 
 def join(

@@ -55,6 +55,7 @@ MODELS = (
     "jamba",
     "mistral4",
     "llama4",
+    "dbrx",
 )
 
 

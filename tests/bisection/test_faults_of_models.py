@@ -1,0 +1,37 @@
+"""Faults of what one model has alone, or holds in a layout of its own: found where they stand, and by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moeparity import bisect
+from moeparity.bisection.options import Options
+from tests.opened import opened
+from tests.planted.places import random_tokens, write_recipe
+
+TOKENS = {"input_ids": random_tokens(3, 8)}
+FAULTS: list[tuple[str, str, str, dict[str, Any]]] = [
+    # Queries, keys and values of one projection; experts below one another in matrices of all.
+    ("dbrx", "clip-missing", "layers[1].attention.clipped", {}),
+    ("dbrx", "gate-and-up-exchanged", "layers[0].moe.experts", {}),
+    ("dbrx", "expert-of-another-expert", "layers[1].moe.experts", {"expert": 3, "other": 5}),
+    ("dbrx", "expert-zeroed", "layers[1].moe.experts", {"expert": 3}),
+]
+
+
+@pytest.mark.parametrize(("model", "fault", "node", "values"), FAULTS, ids=lambda part: part or "")
+def test_a_fault_is_found_by_name(
+    model: str, fault: str, node: str, values: dict[str, Any], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    folder: Path = request.getfixturevalue(model)
+    planted = {"name": fault, "nodes": node, "values": values}
+    recipe = write_recipe(tmp_path, folder, TOKENS, {}, {"faults": [planted]})
+    report = bisect(recipe, device="cpu", opener=opened, options=Options(floor=False))
+    assert [root.node for root in report.roots] == [node]
+    (toggle,) = report.toggles
+    assert toggle.restores_all
+    assert not toggle.had_no_effect
+    assert report.summary.blame == f"{toggle.name} makes all of it"

@@ -1,0 +1,52 @@
+"""Checkpoints in a layout of their own, under the names and in the fields that `tests/plain_forward.py` reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Weights = dict[str, npt.NDArray[np.float64]]
+Fields = dict[str, Any]
+
+
+def dbrx(fields: Fields, weights: Weights) -> tuple[Fields, Weights]:
+    """DBRX: q, k and v from one matrix, and each expert's from matrices of all; rope by the base beside attn_config."""
+    attention, ffn = fields["attn_config"], fields["ffn_config"]
+    heads, groups, experts = fields["n_heads"], attention["kv_n_heads"], ffn["moe_num_experts"]
+    width, hidden = fields["d_model"] // heads, fields["d_model"]
+    told: Fields = {
+        "model_type": "dbrx",
+        "num_hidden_layers": fields["n_layers"],
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "num_key_value_heads": groups,
+        "num_experts_per_tok": ffn["moe_top_k"],
+        "clip_qkv": attention["clip_qkv"],
+        "norm_topk_prob": ffn["moe_normalize_expert_weights"] is not None,
+        "layer_norm_eps": 1e-5,
+        "rope_parameters": fields["rope_parameters"],
+    }
+    named: Weights = {
+        "model.embed_tokens.weight": weights["transformer.wte.weight"],
+        "model.norm.weight": weights["transformer.norm_f.weight"],
+        "lm_head.weight": weights["lm_head.weight"],
+    }
+    for layer in range(fields["n_layers"]):
+        theirs, ours = f"transformer.blocks.{layer}.", f"model.layers.{layer}."
+        named[ours + "input_layernorm.weight"] = weights[theirs + "norm_attn_norm.norm_1.weight"]
+        named[ours + "post_attention_layernorm.weight"] = weights[theirs + "norm_attn_norm.norm_2.weight"]
+        named[ours + "self_attn.o_proj.weight"] = weights[theirs + "norm_attn_norm.attn.out_proj.weight"]
+        named[ours + "mlp.gate.weight"] = weights[theirs + "ffn.router.layer.weight"]
+        qkv = np.split(weights[theirs + "norm_attn_norm.attn.Wqkv.weight"], [hidden, hidden + groups * width])
+        named |= {f"{ours}self_attn.{letter}_proj.weight": part for letter, part in zip("qkv", qkv, strict=True)}
+        for ports, name in (("gate", "w1"), ("up", "v1"), ("down", "w2")):
+            stack = weights[f"{theirs}ffn.experts.mlp.{name}"].reshape(experts, -1, hidden)
+            for expert, matrix in enumerate(stack):
+                named[f"{ours}mlp.experts.{expert}.{ports}_proj.weight"] = matrix.T if ports == "down" else matrix
+    return told, named
+
+
+LAYOUTS = {"dbrx": dbrx}
+"""model_type -> what makes its fields and tensors those of the plain forward."""

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.plain_layouts import LAYOUTS
-from tests.plain_state_spaces import convolved, mamba1, mamba2, nemotron_h, silu
+from tests.plain_state_spaces import convolved, gated_convolution, mamba1, mamba2, nemotron_h, silu
 
 Array = npt.NDArray[np.float64]
 _GATES = ("gate", "router.gate", "router.layer", "gate.wg", "router")
@@ -75,6 +75,8 @@ class Plain:
                 continue
             if any(at + block + "A_log" in self.weights for block in ("mamba.", "linear_attn.")):
                 x = x + share * self._recurrence(normed, at)
+            elif at + "conv.in_proj.weight" in self.weights:
+                x = x + gated_convolution(normed, at + "conv.", self.weights, self._linear)
             elif at + "self_attn.slope_rate" in self.weights:
                 x = c["linear_attn_alpha_factor"] * normed + c["linear_attn_beta_factor"] * self._lightning(
                     normed, at + "self_attn."

@@ -48,5 +48,29 @@ def dbrx(fields: Fields, weights: Weights) -> tuple[Fields, Weights]:
     return told, named
 
 
-LAYOUTS = {"dbrx": dbrx}
+_OF_LFM2 = {
+    "model.embedding_norm": "model.norm",
+    "operator_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "self_attn.out_proj": "self_attn.o_proj",
+    "q_layernorm": "q_norm",
+    "k_layernorm": "k_norm",
+    "feed_forward": "mlp",
+}
+"""Parts of the names of LFM2's tensors -> what the plain forward calls them."""
+
+
+def lfm2_moe(fields: Fields, weights: Weights) -> tuple[Fields, Weights]:
+    """LFM2, whose router has a bias of zeros where it has none."""
+    named = {}
+    for name, tensor in weights.items():
+        for theirs, ours in _OF_LFM2.items():
+            name = name.replace(theirs, ours)  # noqa: PLW2901
+        named[name] = tensor
+    for gate in [name for name in named if name.endswith("mlp.gate.weight")]:
+        named.setdefault(gate.removesuffix("gate.weight") + "expert_bias", np.zeros(fields["num_experts"]))
+    return fields | {"rms_norm_eps": fields["norm_eps"]}, named
+
+
+LAYOUTS = {"dbrx": dbrx, "lfm2_moe": lfm2_moe}
 """model_type -> what makes its fields and tensors those of the plain forward."""

@@ -351,6 +351,12 @@ _LLAMA4: dict[str, Any] = {
     "floor_scale": 3,
     "attn_scale": 0.3,
 }
+_LFM2: dict[str, Any] = {
+    **{key: value for key, value in _QWEN3_MOE.items() if key != "head_dim"},
+    "model_type": "lfm2_moe",
+    "num_dense_layers": 1,
+    "layer_types": ["conv", "full_attention", "conv"],
+}
 _DBRX: dict[str, Any] = {
     "model_type": "dbrx",
     "d_model": 64,
@@ -927,6 +933,22 @@ SMALL: dict[str, dict[str, Any]] = {
         "attention_bias": True,
         "tie_word_embeddings": True,
     },
+    # Gated short convolutions, a dense one in front, a bias that chooses experts.
+    "lfm2_moe": _LFM2,
+    # Four taps, biases, as many key/value heads as heads, one expert per token without a bias, weights that are scaled
+    # and not normalised, attention in front.
+    "lfm2_moe_odd": {
+        **_LFM2,
+        "num_key_value_heads": 4,
+        "num_experts_per_tok": 1,
+        "conv_bias": True,
+        "conv_L_cache": 4,
+        "use_expert_bias": False,
+        "norm_topk_prob": False,
+        "routed_scaling_factor": 2.5,
+        "layer_types": ["full_attention", "conv", "full_attention"],
+        "tie_word_embeddings": False,
+    },
     # One projection for all heads, held between limits; five experts, whose sum tells its order.
     "dbrx": _DBRX,
     # As many key/value heads as heads, of odd halves; weights that stay as they are, one expert per token.
@@ -970,6 +992,8 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 _OF_TWO_KINDS = {
+    "lfm2_moe",
+    "lfm2_moe_odd",
     "llama4",
     "llama4_mha",
     "mistral4",

@@ -15,7 +15,7 @@ from moeparity.ops.memory import INTEGER, Call, Memory, Shapes
 BEFORE, AFTER = "before_topk", "after_topk"
 SPARSEMIXER = "sparsemixer"
 """Each expert's score is its softmax among those not far below it, once better ones are gone (Phi-3.5-MoE)."""
-START, LOGSUMEXP, TRITON = "start", "logsumexp", "triton"
+START, ROUNDED, LOGSUMEXP, TRITON = "start", "rounded", "logsumexp", "triton"
 SHARED_SCALINGS = ("shared_add", "shared_fma")
 """Places where the routed sum is scaled as the shared expert is added to it."""
 _BEFORE: Condition = {"timing": (BEFORE, None)}
@@ -273,10 +273,11 @@ ROUTER = Op(
             name="renormalize_eps_at",
             kind="form",
             default="end",
-            values=("end", START),
+            values=("end", START, ROUNDED),
             parameter="renormalize",
             when=_BEFORE,
-            says="eps is added to the sum, or is what the sum starts from (vLLM's generic grouped_topk)",
+            says="eps is added to the sum, or is what the sum starts from (vLLM's generic grouped_topk), or is added to"
+            " the sum rounded as `total` says, which is then rounded again (LFM2)",
         ),
         replace(
             site("total", "the sum of the chosen scores, eps included, is rounded to this dtype", default="fp32"),

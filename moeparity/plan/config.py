@@ -30,6 +30,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "n_group": ("num_expert_group",),
     "norm_topk_prob": ("moe_renormalize",),
     "layer_types": ("layers_block_type",),
+    "tie_word_embeddings": ("tie_embedding",),
 }
 """Field name used by the graphs -> other names it goes by in hub checkpoints (`attribute_map` of transformers)."""
 

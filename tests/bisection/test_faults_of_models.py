@@ -19,6 +19,10 @@ FAULTS: list[tuple[str, str, str, dict[str, Any]]] = [
     ("dbrx", "gate-and-up-exchanged", "layers[0].moe.experts", {}),
     ("dbrx", "expert-of-another-expert", "layers[1].moe.experts", {"expert": 3, "other": 5}),
     ("dbrx", "expert-zeroed", "layers[1].moe.experts", {"expert": 3}),
+    # Gated short convolutions.
+    ("lfm2_moe", "gate-missing", "layers[0].convolution.entered", {}),
+    ("lfm2_moe", "gate-missing", "layers[2].convolution.gated", {}),
+    ("lfm2_moe", "correction-bias-missing", "layers[1].moe.router", {}),
 ]
 
 

@@ -70,6 +70,7 @@ LAYER = "layers[1]."
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
     names = ("qwen3_moe", "qwen2_moe", "deepseek_v3", "deepseek_v32", "gpt_oss", "mistral4", "llama4")
     fields = {name: SMALL[name] for name in names} | {"clipped": {**SMALL["olmoe"], "clip_qkv": 0.5}}
+    fields["convolved"] = {**SMALL["lfm2_moe"], "layer_types": ["conv", "conv", "full_attention"]}
     fields["of_all_keys"] = {**SMALL["deepseek_v32"], "index_topk": 64}
     return {name: opened(make_random(of, tmp_path_factory.mktemp(name))) for name, of in fields.items()}
 
@@ -145,6 +146,14 @@ def test_queries_that_are_not_scaled_by_their_position(models: dict[str, Model])
     assert same_bits(faulty[node], fresh[f"{LAYER}attention.q_split.nope"])
     assert same_bits(faulty[node][:, :5], fresh[node][:, :5])
     assert not same_bits(faulty[node][:, 5], fresh[node][:, 5])
+
+
+def test_a_gate_left_out_hands_on_what_it_multiplies(models: dict[str, Model]) -> None:
+    at = f"{LAYER}convolution."
+    for node, x in (("entered", "parts.x"), ("gated", "conv")):
+        fresh, faulty = plan_and_fault(models["convolved"], "gate-missing", f"{at}{node}")
+        assert same_bits(faulty[f"{at}{node}"], fresh[f"{at}{x}"])
+        assert not same_bits(faulty[f"{at}{node}"], fresh[f"{at}{node}"])
 
 
 def test_scores_on_the_outputs_of_experts(models: dict[str, Model]) -> None:

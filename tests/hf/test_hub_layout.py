@@ -165,6 +165,21 @@ def test_a_dbrx_of_the_hub(request: pytest.FixtureRequest, tmp_path: Path, name:
     assert same_bits(reference(saved, "hf-eager", torch.bfloat16, ids)[0], truth[0])
 
 
+def test_an_lfm2_of_the_hub(lfm2_moe: Path, tmp_path: Path) -> None:
+    """In the fields of its config.json there, with the bias of its routers in fp32."""
+    fields = json.loads((lfm2_moe / "config.json").read_text("utf-8"))
+    dropped = {"rope_parameters", "dtype", "tie_word_embeddings"}
+    older = {key: value for key, value in fields.items() if key not in dropped}
+    older |= {"rope_theta": 1000000.0, "torch_dtype": "bfloat16", "tie_embedding": True, "conv_dim": 64}
+    tensors = {
+        name: tensor.float() + 1e-4 if name.endswith("expert_bias") else tensor
+        for name, tensor in load_file(lfm2_moe / FILE).items()
+    }
+    folder, ids = written(tmp_path / "hub", older, tensors), tokens(512, (2, 33))
+    truth = reference(folder, "hf-eager", torch.bfloat16, ids)
+    assert_is(opened(folder), forward(folder, ids, profile="hf-eager", dtype="bf16"), truth)
+
+
 def test_longrope_by_the_hubs_word(phimoe: Path, tmp_path: Path) -> None:
     fields = json.loads((phimoe / "config.json").read_text("utf-8"))
     rope = fields.pop("rope_parameters")

@@ -50,7 +50,7 @@ STATEFUL = {
     *("qwen3_next", "qwen3_next_mha", "qwen3_5_moe", "qwen3_5_moe_mha"),
     *("kimi_linear", "kimi_linear_odd", "minimax", "minimax_mha"),
     *("granitemoehybrid", "granitemoehybrid_odd", "nemotron_h", "nemotron_h_latent"),
-    *("jamba", "jamba_odd"),
+    *("jamba", "jamba_odd", "lfm2_moe", "lfm2_moe_odd"),
 }
 """Whose states run on over the borders of a pack: transformers 5.23.0 begins anew in a row with the kernels of
 flash-linear-attention only."""

@@ -56,6 +56,7 @@ MODELS = (
     "mistral4",
     "llama4",
     "dbrx",
+    "lfm2_moe",
 )
 
 

@@ -159,6 +159,9 @@ class Plain:
     def _gqa(self, x: Array, at: str, window: int | None) -> Array:
         c = self.config
         heads, groups = c["num_attention_heads"], c["num_key_value_heads"]
+        # Laguna has as many as a list says.
+        by_layer = c.get("num_attention_heads_per_layer")
+        heads = heads if by_layer is None else by_layer[int(at.split(".")[2])]
         # In layers with a window MiMo has twice as many heads of keys.
         groups *= 2 if c["model_type"] == "mimo_v2_flash" and window is not None else 1
         width = c.get("head_dim") or c["hidden_size"] // heads
@@ -171,7 +174,6 @@ class Plain:
         base = None if bases is None else bases[int(at.split(".")[2])]
         rope = {**rope, "rope_theta": base} if base else rope
         q, k, v = (self._headed(x, at, letter, n) for letter, n in (("q", heads), ("k", groups), ("v", groups)))
-        # With a factor the whole head is turned.
         pairing = _pairs if c["model_type"] in _IN_PAIRS else _halves
         # Cohere's dense layers turn too.
         dense = c["model_type"] == "cohere2_moe" and at.replace("self_attn.", "mlp.gate.weight") not in self.weights
@@ -180,7 +182,8 @@ class Plain:
         turns &= flags is None or bool(flags[int(at.split(".")[2])])
         if base != 0 and (window is not None or dense or turns):
             angles, factor = self._angles(len(x), int(width * rope.get("partial_rotary_factor", 1)), rope)
-            q, k = (_turned(y, angles, pairing) * factor for y in (q, k))
+            scaled = np.where(np.arange(width) < 2 * angles.shape[-1], factor, 1.0)
+            q, k = (_turned(y, angles, pairing) * scaled for y in (q, k))
         if c["model_type"] == "llama4_text":
             q, k = self._of_llama4(q, k, turns=turns)
         if at + "query_layernorm.weight" in self.weights:
@@ -208,6 +211,10 @@ class Plain:
             attended = attended / (1 + np.exp(-gate.reshape(len(x), -1)))
         if at + "gate_proj.weight" in self.weights:
             attended = attended / (1 + np.exp(-self._linear(x, at + "gate_proj")))
+        if at + "g_proj.weight" in self.weights:
+            # Laguna's gates are one for each head, or for each of its numbers.
+            gate = np.log1p(np.exp(self._linear(x, at + "g_proj"))).reshape(len(x), heads, -1)
+            attended = (attended.reshape(len(x), heads, -1) * gate).reshape(len(x), -1)
         return self._linear(attended, at + "o_proj")
 
     def _of_llama4(self, q: Array, k: Array, *, turns: bool) -> tuple[Array, Array]:
@@ -515,6 +522,8 @@ class Plain:
 
     def _sigmoid_route(self, logits: Array, bias: Array) -> dict[int, float]:
         c = self.config
+        cap = c.get("moe_router_logit_softcapping")
+        logits = cap * np.tanh(logits / cap) if cap else logits
         scores = 1 / (1 + np.exp(-logits))
         choice = (logits if c["model_type"] == "kolibri1" else scores) + bias
         groups = choice.reshape(c.get("n_group") or 1, -1)

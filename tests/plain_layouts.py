@@ -72,5 +72,15 @@ def lfm2_moe(fields: Fields, weights: Weights) -> tuple[Fields, Weights]:
     return fields | {"rms_norm_eps": fields["norm_eps"]}, named
 
 
-LAYOUTS = {"dbrx": dbrx, "lfm2_moe": lfm2_moe}
+def laguna(fields: Fields, weights: Weights) -> tuple[Fields, Weights]:
+    """Laguna, whose scale of the experts' sum is that of their weights."""
+    names = {"mlp.experts.e_score": "mlp.gate.e_score", "mlp.shared_expert.": "mlp.shared_experts."}
+    named = {}
+    for name, tensor in weights.items():
+        theirs = next((part for part in names if part in name), None)
+        named[name if theirs is None else name.replace(theirs, names[theirs])] = tensor
+    return fields | {"routed_scaling_factor": fields["moe_routed_scaling_factor"]}, named
+
+
+LAYOUTS = {"dbrx": dbrx, "lfm2_moe": lfm2_moe, "laguna": laguna}
 """model_type -> what makes its fields and tensors those of the plain forward."""

@@ -357,6 +357,16 @@ _LFM2: dict[str, Any] = {
     "num_dense_layers": 1,
     "layer_types": ["conv", "full_attention", "conv"],
 }
+_LAGUNA: dict[str, Any] = {
+    **_QWEN3_MOE,
+    "model_type": "laguna",
+    "num_attention_heads_per_layer": [4, 6, 2],
+    "shared_expert_intermediate_size": 48,
+    "moe_routed_scaling_factor": 2.5,
+    "moe_router_logit_softcapping": 1.5,
+    "sliding_window": 5,
+    "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+}
 _DBRX: dict[str, Any] = {
     "model_type": "dbrx",
     "d_model": 64,
@@ -949,6 +959,28 @@ SMALL: dict[str, dict[str, Any]] = {
         "layer_types": ["full_attention", "conv", "full_attention"],
         "tie_word_embeddings": False,
     },
+    # Heads, rope and window by layer, a gate for each head, capped logits of a router, a scaled sum of experts.
+    "laguna": _LAGUNA,
+    # Heads that turn whole, a gate for each number, YaRN, one key head, an odd width, biases, tied embeddings.
+    "laguna_odd": {
+        **_LAGUNA,
+        "num_attention_heads": 3,
+        "num_attention_heads_per_layer": None,
+        "num_key_value_heads": 1,
+        "num_experts_per_tok": 1,
+        "shared_expert_intermediate_size": 37,
+        "gating": "per-element",
+        "moe_routed_scaling_factor": 1.0,
+        "moe_router_logit_softcapping": 0.0,
+        "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+        "mlp_layer_types": ["sparse", "dense", "sparse"],
+        "rope_parameters": {
+            "full_attention": {**_YARN, "partial_rotary_factor": 0.5},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+        },
+        "attention_bias": True,
+        "tie_word_embeddings": True,
+    },
     # One projection for all heads, held between limits; five experts, whose sum tells its order.
     "dbrx": _DBRX,
     # As many key/value heads as heads, of odd halves; weights that stay as they are, one expert per token.
@@ -992,6 +1024,8 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 _OF_TWO_KINDS = {
+    "laguna",
+    "laguna_odd",
     "lfm2_moe",
     "lfm2_moe_odd",
     "llama4",
@@ -1062,4 +1096,5 @@ def fields_of(name: str, layers: int) -> dict[str, Any]:
     count = 4 if name in _OF_FOUR else max(layers, 3 if name in _OF_THREE else 2 if name in _OF_TWO_KINDS else 1)
     fields = {**SMALL[name], "num_hidden_layers": count}
     listed = {"layer_types", "mlp_layer_types", "indexer_types", "layer_rope_theta", "no_rope_layers"}
+    listed |= {"num_attention_heads_per_layer"} if SMALL[name].get("num_attention_heads_per_layer") else set()
     return {key: value[:count] if key in listed else value for key, value in fields.items()}

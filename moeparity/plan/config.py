@@ -53,7 +53,7 @@ LONG = ("phimoe",)
 """Whose rope_type may be `longrope`, as transformers computes it for them alone."""
 OF_ROPE = ("partial_rotary_factor", "rope_type", "llama_4_scaling_beta", "original_max_position_embeddings")
 """Fields of rope_parameters that graphs read as if they stood beside it."""
-BY_LAYER_TYPE = ("mellum", "mimo_v2_flash")
+BY_LAYER_TYPE = ("mellum", "mimo_v2_flash", "laguna")
 """Whose rope_parameters are one object for each word of layer_types; older fields are not read."""
 
 AT_LEAST: dict[str, int] = {

@@ -31,6 +31,10 @@ ROPE: dict[str, dict[str, Any]] = {
         "full_attention": {"rope_type": "default", "rope_theta": 500_000.0},
         "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
     },
+    "laguna": {
+        "full_attention": {"rope_type": "default", "rope_theta": 500_000.0, "partial_rotary_factor": 0.5},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 1.0},
+    },
     "mistral4": {
         "rope_type": "yarn",
         "rope_theta": 10_000.0,

@@ -23,6 +23,10 @@ FAULTS: list[tuple[str, str, str, dict[str, Any]]] = [
     ("lfm2_moe", "gate-missing", "layers[0].convolution.entered", {}),
     ("lfm2_moe", "gate-missing", "layers[2].convolution.gated", {}),
     ("lfm2_moe", "correction-bias-missing", "layers[1].moe.router", {}),
+    # Attention that a softplus gates, a sum of experts that is scaled, heads by layer.
+    ("laguna", "gate-missing", "layers[1].attention.gated", {}),
+    ("laguna", "routed-scaling", "layers[1].moe.combine", {"scale": 1.0}),
+    ("laguna", "router-cap-missing", "layers[1].moe.router", {}),
 ]
 
 

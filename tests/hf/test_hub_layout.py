@@ -135,7 +135,7 @@ def test_a_deepseek_v32_of_the_hub(deepseek_v32_yarn: Path, tmp_path: Path, prof
     assert same_bits(reference(deepseek_v32_yarn, profile, torch.bfloat16, ids)[0], truth[0])
 
 
-@pytest.mark.parametrize("name", ["mellum", "kolibri1", "cohere2_moe", "mimo_v2_flash", "glm_moe_dsa"])
+@pytest.mark.parametrize("name", ["mellum", "kolibri1", "cohere2_moe", "mimo_v2_flash", "glm_moe_dsa", "laguna"])
 def test_experts_of_further_models_in_stacks(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
     saved: Path = request.getfixturevalue(name)
     fields = json.loads((saved / "config.json").read_text("utf-8"))

@@ -11,6 +11,7 @@ MODEL_OF = {
     **{f"router:{name}": "glm4_moe" for name in ("correction", "chosen")},
     # With a routed_scaling_factor.
     **{f"router:{name}": "deepseek_v3" for name in ("renormalize", "scaling", "quotient")},
+    "router:capped": "laguna",
     # Scores that are not renormalised.
     "router:normalizer": "olmoe",
     "combine:shared": "deepseek_v3",

@@ -50,6 +50,9 @@ def _operand(logits: torch.Tensor, p: Settings, at: Settings) -> torch.Tensor:
     which computes in fp32 otherwise than its kernel for fp32.
     """
     flat = logits.reshape(-1, logits.shape[-1])
+    if p.get("cap"):
+        step = flat.to(working(flat.dtype, at["capped"]))
+        flat = rounded(torch.tanh(step / p["cap"]) * p["cap"], at["capped"])
     native = p["score"] == SPARSEMIXER or (p["score"] == "softmax" and at.get("softmax") == orders.NATIVE)
     if native and logits.dtype == at["scores"]:
         return flat

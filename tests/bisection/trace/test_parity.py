@@ -57,6 +57,7 @@ MODELS = (
     "llama4",
     "dbrx",
     "lfm2_moe",
+    "laguna",
 )
 
 

@@ -74,11 +74,8 @@ def all_but_every_nth_layer(config: Config, index: int) -> int | None:
 
 def layer_types(config: Config, index: int) -> int | None:
     """Mellum, Laguna: a window in the layers that `layer_types` calls so, in none where there is no such list."""
-    return (
-        _window(config, otherwise=512 if config.model_type == "laguna" else 1024)
-        if layer_type(config, index) == "sliding_attention"
-        else None
-    )
+    width = 512 if config.model_type == "laguna" else 1024
+    return _window(config, otherwise=width) if layer_type(config, index) == "sliding_attention" else None
 
 
 def windows_behind_a_prefix(config: Config, index: int) -> int | None:
@@ -282,26 +279,19 @@ def num_attention_heads_per_layer(config: Config, index: int) -> int:
     return heads
 
 
-HEADS_RULES: dict[str, Callable[[Config, int], int]] = {
-    rule.__name__: rule for rule in (num_attention_heads_per_layer,)
-}
-"""Rule name -> the heads of a layer's attention."""
+HEADS_RULES = {num_attention_heads_per_layer.__name__: num_attention_heads_per_layer}
+"""Rule name -> the rule for how many heads a layer's attention has."""
 
 _Rules = Mapping[str, Callable[[Config, int], Any]]
-TABLES: dict[str, _Rules] = {
-    "window": WINDOW_RULES,
-    "rope": ROPE_RULES,
-    "indexer": INDEXER_RULES,
-    "heads": HEADS_RULES,
-}
+TABLES: dict[str, _Rules] = {"window": WINDOW_RULES, "rope": ROPE_RULES, "indexer": INDEXER_RULES, "heads": HEADS_RULES}
 """What the nodes of a layer may read -> the rules for it."""
 
 
 def values_of_layer(
     config: Config, index: int, names: Mapping[str, str | None], where_in_file: Callable[[str], Where]
 ) -> dict[str, Any]:
-    """What the nodes of a layer read as `$window`, `$rope`, `$indexer` and `$heads`, by the rules that a graph names; and as
-    `$rope_portion` the part of each head that its rope turns, where that says one. Raises GraphError, CheckpointError.
+    """What the nodes of a layer read as `$window`, `$rope`, `$indexer` and `$heads`, by the rules that a graph names;
+    and as `$rope_portion` the part of each head that its rope turns. Raises GraphError, CheckpointError.
     """
     rules = {
         field: rule_named(field, name, TABLES[field], where_in_file)

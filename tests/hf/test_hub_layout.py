@@ -27,7 +27,8 @@ Tensors = Mapping[str, torch.Tensor]
 
 def stacked(tensors: Tensors) -> dict[str, torch.Tensor]:
     """With gate and up of all experts of a layer in one tensor, and all its down projections."""
-    whole = {name: tensor for name, tensor in tensors.items() if ".experts." not in name}
+    of_experts = (".experts.", ".weight")
+    whole = {name: tensor for name, tensor in tensors.items() if not all(part in name for part in of_experts)}
     for name in [name for name in tensors if name.endswith(".experts.0.gate_proj.weight")]:
         at = name.removesuffix("0.gate_proj.weight")
         count = sum(key.startswith(at) and key.endswith(".down_proj.weight") for key in tensors)

@@ -43,6 +43,7 @@ BACKGROUND: dict[str, dict[str, Value]] = {
         )
     },
     "router:renormalize_eps_at": {"renormalize_order": "sequential", "renormalize_eps": 1e-2, **_FP32},
+    "router:capped": {"scores": "fp64", "total": "fp64", **_FP32},
     # eps is lost in the second rounding where it is small beside the first.
     "router:renormalize_eps_at=rounded": {"total": "bf16", "renormalize_eps": 1e-2, **_FP32},
     # The sum of fp32 scores is one in fp32 already.
@@ -59,6 +60,7 @@ REFERENCE_VALUE: dict[str, Value] = {
     # x is fp32 there.
     "rms_norm:scaled=fp32": "bf16",
     "rms_norm:scaled=fp64": "bf16",
+    "router:renormalize_eps_at=end": "start",
     "router:correction=fp32": "bf16",
     "router:choice=fp32": "bf16",
     # Of four experts in two groups it is the two best.

@@ -51,6 +51,7 @@ class Plain:
         self.config = fields | {name: fields[other] for name, other in _ALSO.items() if other in fields}
 
         self.keys: npt.NDArray[np.bool_] | None = None
+        self.beside = np.zeros(())
 
     def logits(self, ids: list[int]) -> Array:
         """[T, vocab] of one sequence."""
@@ -114,6 +115,11 @@ class Plain:
         experts = self._moe(normed, sparse[0]) if sparse else self._mlp(normed, dense)
         for behind in ("post_mlp_layernorm", "post_ffn_norm"):
             experts = self._behind(experts, at + behind)
+        if at + "moe.router.classifier.weight" in self.weights:
+            # What LongCat's experts give beside the first MLP is added behind the second.
+            self.beside = self._longcat_moe(normed, at + "moe.")
+        elif self.config["model_type"] == "longcat_flash":
+            experts = experts + self.beside
         return experts
 
     def _window(self, layer: int) -> int | None:
@@ -456,6 +462,18 @@ class Plain:
         if at + "shared_expert_gate.weight" in self.weights:
             share = 1 / (1 + np.exp(-self._linear(x, at + "shared_expert_gate")))
             out += share * self._mlp(x, at + "shared_expert.")
+        return out
+
+    def _longcat_moe(self, x: Array, at: str) -> Array:
+        """Some experts of LongCat have no weights and give what they read."""
+        c, out = self.config, np.zeros_like(x)
+        for t in range(len(x)):
+            logits = self._linear(x[t], at + "router.classifier")
+            scores = np.exp(logits - logits.max())
+            scores /= scores.sum()
+            for e in np.argsort(-(scores + self.weights[at + "router.e_score_correction_bias"]))[: c["moe_topk"]]:
+                given = self._mlp(x[t], f"{at}experts.{e}.") if e < c["n_routed_experts"] else x[t]
+                out[t] += c["routed_scaling_factor"] * scores[e] * given
         return out
 
     def _expert(self, x: Array, at: str, expert: int) -> Array:

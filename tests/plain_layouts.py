@@ -82,5 +82,23 @@ def laguna(fields: Fields, weights: Weights) -> tuple[Fields, Weights]:
     return fields | {"routed_scaling_factor": fields["moe_routed_scaling_factor"]}, named
 
 
-LAYOUTS = {"dbrx": dbrx, "lfm2_moe": lfm2_moe, "laguna": laguna}
+def longcat_flash(fields: Fields, weights: Weights) -> tuple[Fields, Weights]:
+    """LongCat, each of whose layers is two; what multiplies queries and latents is taken into the norms before."""
+    factors = {rank: (fields["hidden_size"] / fields[f"{rank}_lora_rank"]) ** 0.5 for rank in ("q", "kv")}
+    named = {}
+    for name, tensor in weights.items():
+        if not name.startswith("model.layers."):
+            named[name] = tensor
+            continue
+        _, _, layer, module, second, *inner = name.split(".")
+        if module == "mlp":
+            module, second, inner = "moe", "0", [second, *inner]
+        rest = ({"mlps": "mlp"}.get(module, module), *inner)
+        factor = next((factors[rank] for rank in factors if f".{rank}_a_layernorm." in name), 1.0)
+        named[".".join(("model.layers", str(2 * int(layer) + int(second)), *rest))] = tensor * factor
+    told = {"num_hidden_layers": 2 * fields["num_layers"], "num_experts_per_tok": fields["moe_topk"]}
+    return fields | told, named
+
+
+LAYOUTS = {"dbrx": dbrx, "lfm2_moe": lfm2_moe, "laguna": laguna, "longcat_flash": longcat_flash}
 """model_type -> what makes its fields and tensors those of the plain forward."""

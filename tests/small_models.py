@@ -367,6 +367,25 @@ _LAGUNA: dict[str, Any] = {
     "sliding_window": 5,
     "layer_types": ["full_attention", "sliding_attention", "full_attention"],
 }
+_LONGCAT: dict[str, Any] = {
+    "model_type": "longcat_flash",
+    "hidden_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "n_routed_experts": 10,
+    "zero_expert_num": 6,
+    "moe_topk": 5,
+    "expert_ffn_hidden_size": 40,
+    "ffn_hidden_size": 96,
+    "vocab_size": 512,
+    "kv_lora_rank": 32,
+    "q_lora_rank": 24,
+    "qk_rope_head_dim": 16,
+    "head_dim": 16,
+    "qk_nope_head_dim": 32,
+    "v_head_dim": 24,
+    "routed_scaling_factor": 2.5,
+}
 _DBRX: dict[str, Any] = {
     "model_type": "dbrx",
     "d_model": 64,
@@ -981,6 +1000,19 @@ SMALL: dict[str, dict[str, Any]] = {
         "attention_bias": True,
         "tie_word_embeddings": True,
     },
+    # Two attentions and MLPs a layer around experts, of which some hand on what they read.
+    "longcat_flash": _LONGCAT,
+    # No such experts, YaRN, one head, biases, latents as wide as the stream, tied embeddings.
+    "longcat_flash_odd": {
+        **_LONGCAT,
+        "num_attention_heads": 1,
+        "zero_expert_num": 0,
+        "moe_topk": 2,
+        "kv_lora_rank": 64,
+        "attention_bias": True,
+        "rope_parameters": _YARN,
+        "tie_word_embeddings": True,
+    },
     # One projection for all heads, held between limits; five experts, whose sum tells its order.
     "dbrx": _DBRX,
     # As many key/value heads as heads, of odd halves; weights that stay as they are, one expert per token.
@@ -1026,6 +1058,8 @@ SMALL: dict[str, dict[str, Any]] = {
 _OF_TWO_KINDS = {
     "laguna",
     "laguna_odd",
+    "longcat_flash",
+    "longcat_flash_odd",
     "lfm2_moe",
     "lfm2_moe_odd",
     "llama4",

@@ -18,6 +18,7 @@ from moeparity.plan.config_layouts import of_blocks, of_halves, of_linear_attent
 
 ALIASES: dict[str, tuple[str, ...]] = {
     "dtype": ("torch_dtype",),
+    "moe_intermediate_size": ("expert_ffn_hidden_size",),
     "num_experts": ("num_local_experts", "n_routed_experts", "moe_num_experts"),
     "num_experts_per_tok": ("moe_k", "moe_topk", "moe_top_k", "num_experts_per_token"),
     "hidden_size": ("d_model",),

@@ -12,6 +12,7 @@ THETA = {
     "flex_olmo": 500_000.0,
     "minimax": 1_000_000.0,
     "lfm2_moe": 1_000_000.0,
+    "longcat_flash": 10_000_000.0,
     "minimax_m2": 5_000_000.0,
     "ernie4_5_moe": 500_000.0,
     "hy_v3": 11_158_840.0,
@@ -55,5 +56,6 @@ ROPE: dict[str, dict[str, Any]] = {
 ABSENT: dict[str, dict[str, Any]] = {
     "mimo_v2_flash": {"attention_value_scale": 0.707},
     "dbrx": {"moe_normalize_expert_weights": 1.0},
+    "longcat_flash": {"zero_expert_num": 256},
 }
 """model_type -> fields of a config.json that has not got them, where null is another value: to MiMo a factor of 1."""

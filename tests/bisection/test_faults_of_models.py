@@ -27,6 +27,11 @@ FAULTS: list[tuple[str, str, str, dict[str, Any]]] = [
     ("laguna", "gate-missing", "layers[1].attention.gated", {}),
     ("laguna", "routed-scaling", "layers[1].moe.combine", {"scale": 1.0}),
     ("laguna", "router-cap-missing", "layers[1].moe.router", {}),
+    # The second of two attentions, experts that hand on what they read, what multiplies queries.
+    ("longcat_flash", "residual-missing", "layers[1].mlp.residual", {}),
+    ("longcat_flash", "weights-transposed", "layers[0].second_attention.q_a_proj", {}),
+    ("longcat_flash", "expert-zeroed", "layers[1].moe.experts", {"expert": 3}),
+    ("longcat_flash", "multiplier-missing", "layers[1].second_attention.q_scaled", {}),
 ]
 
 

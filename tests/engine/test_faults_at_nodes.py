@@ -68,7 +68,17 @@ LAYER = "layers[1]."
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
-    names = ("qwen3_moe", "qwen2_moe", "deepseek_v3", "deepseek_v32", "gpt_oss", "mistral4", "llama4", "laguna")
+    names = (
+        "qwen3_moe",
+        "qwen2_moe",
+        "deepseek_v3",
+        "deepseek_v32",
+        "gpt_oss",
+        "mistral4",
+        "llama4",
+        "laguna",
+        "longcat_flash",
+    )
     fields = {name: SMALL[name] for name in names} | {"clipped": {**SMALL["olmoe"], "clip_qkv": 0.5}}
     fields["convolved"] = {**SMALL["lfm2_moe"], "layer_types": ["conv", "conv", "full_attention"]}
     fields["of_all_keys"] = {**SMALL["deepseek_v32"], "index_topk": 64}
@@ -154,6 +164,13 @@ def test_a_gate_left_out_hands_on_what_it_multiplies(models: dict[str, Model]) -
         fresh, faulty = plan_and_fault(models["convolved"], "gate-missing", f"{at}{node}")
         assert same_bits(faulty[f"{at}{node}"], fresh[f"{at}{x}"])
         assert not same_bits(faulty[f"{at}{node}"], fresh[f"{at}{node}"])
+
+
+def test_a_multiplier_left_out_hands_on_what_it_reads(models: dict[str, Model]) -> None:
+    at = f"{LAYER}second_attention."
+    fresh, faulty = plan_and_fault(models["longcat_flash"], "multiplier-missing", f"{at}kv_scaled")
+    assert same_bits(faulty[f"{at}kv_scaled"], fresh[f"{at}kv_a_norm"])
+    assert not same_bits(faulty[f"{at}kv_scaled"], fresh[f"{at}kv_scaled"])
 
 
 def test_logits_of_a_router_that_are_not_capped(models: dict[str, Model]) -> None:

@@ -118,7 +118,7 @@ def sigmoid_gate(
     share = gate if p.get("function") == NONE else _share(gate, p, at)
     if gate.shape[-1] in (1, x.shape[-1]):
         return rounding.product(share, x, at["output"])
-    by_head = x.unflatten(-1, (gate.shape[-1], -1))
+    by_head = x.reshape(*x.shape[:-1], gate.shape[-1], -1)
     return rounding.product(share.unsqueeze(-1), by_head, at["output"]).flatten(-2)
 
 
@@ -152,7 +152,7 @@ def split(
     """Views of the last axis, one per part, some of them in heads: [.., heads, width of one]."""
     heads, views = p.get("heads") or {}, torch.split(x, list(p["parts"].values()), dim=-1)
     of_parts = zip(p["parts"], views, strict=True)
-    return tuple(view.unflatten(-1, (heads[part], -1)) if part in heads else view for part, view in of_parts)
+    return tuple(x.view(*x.shape[:-1], heads[part], -1) if part in heads else x for part, x in of_parts)
 
 
 def join(

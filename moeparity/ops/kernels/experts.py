@@ -126,6 +126,9 @@ def _loop(
     places = tokens * k + by_expert.indices // n
     counts = _counts(by_expert.values, w, steps)
     gemm, of_expert = gemm_of(at), counts.sum(1).tolist()
+    chosen = sum(of_expert)
+    rows.index_copy_(0, places[chosen:], _handed_on(x, tokens[chosen:], places[chosen:], scores, dtype))
+    tokens, places = tokens[:chosen], places[:chosen]
     hits = zip(torch.split(tokens, of_expert), torch.split(places, of_expert), counts.tolist(), strict=True)
     for expert, (own_tokens, own_places, of_steps) in through(enumerate(hits), of_expert):
         if len(own_tokens):
@@ -138,15 +141,23 @@ def _loop(
     return rows
 
 
+def _handed_on(
+    x: torch.Tensor, tokens: torch.Tensor, places: torch.Tensor, scores: Scores, dtype: torch.dtype
+) -> torch.Tensor:
+    """The rows [M, H] that experts without weights give: those of x [N, H] as they are, or times their scores."""
+    rows = x.index_select(0, tokens)
+    return rounded(rows, dtype) if scores is None else product(rows, scores.index_select(0, places), dtype)
+
+
 def _by_expert_and_step(ids: torch.Tensor, steps: Steps | None) -> torch.Tensor:
     """A number for each slot that ascends by expert and, within an expert, by step; ids [K, n]."""
     return ids if steps is None else ids * len(steps.sizes) + steps.numbers
 
 
 def _counts(numbers: torch.Tensor, w: Stacks, steps: Steps | None) -> torch.Tensor:
-    """The number of rows by expert and step, int64 [E, steps]."""
+    """The number of rows by expert with weights and step, int64 [E, steps]."""
     experts, of_each = w["down"][0].shape[0], 1 if steps is None else len(steps.sizes)
-    return torch.bincount(numbers, minlength=experts * of_each).view(experts, of_each)
+    return torch.bincount(numbers, minlength=experts * of_each)[: experts * of_each].view(experts, of_each)
 
 
 def _alone(gemm: Callable[..., torch.Tensor], at: Settings) -> Project:

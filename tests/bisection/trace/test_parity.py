@@ -58,6 +58,7 @@ MODELS = (
     "dbrx",
     "lfm2_moe",
     "laguna",
+    "longcat_flash",
 )
 
 

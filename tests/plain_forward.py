@@ -472,8 +472,8 @@ class Plain:
             scores = np.exp(logits - logits.max())
             scores /= scores.sum()
             for e in np.argsort(-(scores + self.weights[at + "router.e_score_correction_bias"]))[: c["moe_topk"]]:
-                given = self._mlp(x[t], f"{at}experts.{e}.") if e < c["n_routed_experts"] else x[t]
-                out[t] += c["routed_scaling_factor"] * scores[e] * given
+                row = self._mlp(x[t], f"{at}experts.{e}.") if e < c["n_routed_experts"] else x[t]
+                out[t] += c["routed_scaling_factor"] * scores[e] * row
         return out
 
     def _expert(self, x: Array, at: str, expert: int) -> Array:

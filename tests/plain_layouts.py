@@ -16,7 +16,7 @@ def dbrx(fields: Fields, weights: Weights) -> tuple[Fields, Weights]:
     attention, ffn = fields["attn_config"], fields["ffn_config"]
     heads, groups, experts = fields["n_heads"], attention["kv_n_heads"], ffn["moe_num_experts"]
     width, hidden = fields["d_model"] // heads, fields["d_model"]
-    told: Fields = {
+    fields_read: Fields = {
         "model_type": "dbrx",
         "num_hidden_layers": fields["n_layers"],
         "hidden_size": hidden,
@@ -28,24 +28,24 @@ def dbrx(fields: Fields, weights: Weights) -> tuple[Fields, Weights]:
         "layer_norm_eps": 1e-5,
         "rope_parameters": fields["rope_parameters"],
     }
-    named: Weights = {
+    renamed: Weights = {
         "model.embed_tokens.weight": weights["transformer.wte.weight"],
         "model.norm.weight": weights["transformer.norm_f.weight"],
         "lm_head.weight": weights["lm_head.weight"],
     }
     for layer in range(fields["n_layers"]):
         theirs, ours = f"transformer.blocks.{layer}.", f"model.layers.{layer}."
-        named[ours + "input_layernorm.weight"] = weights[theirs + "norm_attn_norm.norm_1.weight"]
-        named[ours + "post_attention_layernorm.weight"] = weights[theirs + "norm_attn_norm.norm_2.weight"]
-        named[ours + "self_attn.o_proj.weight"] = weights[theirs + "norm_attn_norm.attn.out_proj.weight"]
-        named[ours + "mlp.gate.weight"] = weights[theirs + "ffn.router.layer.weight"]
+        renamed[ours + "input_layernorm.weight"] = weights[theirs + "norm_attn_norm.norm_1.weight"]
+        renamed[ours + "post_attention_layernorm.weight"] = weights[theirs + "norm_attn_norm.norm_2.weight"]
+        renamed[ours + "self_attn.o_proj.weight"] = weights[theirs + "norm_attn_norm.attn.out_proj.weight"]
+        renamed[ours + "mlp.gate.weight"] = weights[theirs + "ffn.router.layer.weight"]
         qkv = np.split(weights[theirs + "norm_attn_norm.attn.Wqkv.weight"], [hidden, hidden + groups * width])
-        named |= {f"{ours}self_attn.{letter}_proj.weight": part for letter, part in zip("qkv", qkv, strict=True)}
+        renamed |= {f"{ours}self_attn.{letter}_proj.weight": part for letter, part in zip("qkv", qkv, strict=True)}
         for ports, name in (("gate", "w1"), ("up", "v1"), ("down", "w2")):
             stack = weights[f"{theirs}ffn.experts.mlp.{name}"].reshape(experts, -1, hidden)
             for expert, matrix in enumerate(stack):
-                named[f"{ours}mlp.experts.{expert}.{ports}_proj.weight"] = matrix.T if ports == "down" else matrix
-    return told, named
+                renamed[f"{ours}mlp.experts.{expert}.{ports}_proj.weight"] = matrix.T if ports == "down" else matrix
+    return fields_read, renamed
 
 
 _OF_LFM2 = {
@@ -62,42 +62,42 @@ _OF_LFM2 = {
 
 def lfm2_moe(fields: Fields, weights: Weights) -> tuple[Fields, Weights]:
     """LFM2, whose router has a bias of zeros where it has none."""
-    named = {}
+    renamed = {}
     for name, tensor in weights.items():
         for theirs, ours in _OF_LFM2.items():
             name = name.replace(theirs, ours)  # noqa: PLW2901
-        named[name] = tensor
-    for gate in [name for name in named if name.endswith("mlp.gate.weight")]:
-        named.setdefault(gate.removesuffix("gate.weight") + "expert_bias", np.zeros(fields["num_experts"]))
-    return fields | {"rms_norm_eps": fields["norm_eps"]}, named
+        renamed[name] = tensor
+    for gate in [name for name in renamed if name.endswith("mlp.gate.weight")]:
+        renamed.setdefault(gate.removesuffix("gate.weight") + "expert_bias", np.zeros(fields["num_experts"]))
+    return fields | {"rms_norm_eps": fields["norm_eps"]}, renamed
 
 
 def laguna(fields: Fields, weights: Weights) -> tuple[Fields, Weights]:
     """Laguna, whose scale of the experts' sum is that of their weights."""
     names = {"mlp.experts.e_score": "mlp.gate.e_score", "mlp.shared_expert.": "mlp.shared_experts."}
-    named = {}
+    renamed = {}
     for name, tensor in weights.items():
         theirs = next((part for part in names if part in name), None)
-        named[name if theirs is None else name.replace(theirs, names[theirs])] = tensor
-    return fields | {"routed_scaling_factor": fields["moe_routed_scaling_factor"]}, named
+        renamed[name if theirs is None else name.replace(theirs, names[theirs])] = tensor
+    return fields | {"routed_scaling_factor": fields["moe_routed_scaling_factor"]}, renamed
 
 
 def longcat_flash(fields: Fields, weights: Weights) -> tuple[Fields, Weights]:
     """LongCat, each of whose layers is two; what multiplies queries and latents is taken into the norms before."""
     factors = {rank: (fields["hidden_size"] / fields[f"{rank}_lora_rank"]) ** 0.5 for rank in ("q", "kv")}
-    named = {}
+    renamed = {}
     for name, tensor in weights.items():
         if not name.startswith("model.layers."):
-            named[name] = tensor
+            renamed[name] = tensor
             continue
         _, _, layer, module, second, *inner = name.split(".")
         if module == "mlp":
             module, second, inner = "moe", "0", [second, *inner]
         rest = ({"mlps": "mlp"}.get(module, module), *inner)
         factor = next((factors[rank] for rank in factors if f".{rank}_a_layernorm." in name), 1.0)
-        named[".".join(("model.layers", str(2 * int(layer) + int(second)), *rest))] = tensor * factor
-    told = {"num_hidden_layers": 2 * fields["num_layers"], "num_experts_per_tok": fields["moe_topk"]}
-    return fields | told, named
+        renamed[".".join(("model.layers", str(2 * int(layer) + int(second)), *rest))] = tensor * factor
+    fields_read = {"num_hidden_layers": 2 * fields["num_layers"], "num_experts_per_tok": fields["moe_topk"]}
+    return fields | fields_read, renamed
 
 
 LAYOUTS = {"dbrx": dbrx, "lfm2_moe": lfm2_moe, "laguna": laguna, "longcat_flash": longcat_flash}

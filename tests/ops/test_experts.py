@@ -295,8 +295,8 @@ def test_experts_without_weights_hand_on_what_they_read(site: str) -> None:
     scores = (torch.arange(9.0) / 8).view(1, 3, 3)
     x, at, w = X[:1, :3], {**BASE, "score_site": site}, {"gate_up": torch.cat((GATE, UP), 1), "down": ONE}
     ours = experts(x, ids, scores if site == "epilogue" else None, w=w, p={"zero": 2}, at=at)
-    known = ids.clamp(max=EXPERTS - 1)
-    others = experts(x, known, scores if site == "epilogue" else None, w=w, p={}, at=at)
+    clamped = ids.clamp(max=EXPERTS - 1)
+    others = experts(x, clamped, scores if site == "epilogue" else None, w=w, p={}, at=at)
     for t, k in itertools.product(range(3), range(3)):
         if ids[0, t, k] < EXPERTS:
             assert_bits(ours[0, t, k], others[0, t, k])

@@ -116,7 +116,7 @@ def _loop(
     at: Settings,
     steps: Steps | None = None,
 ) -> torch.Tensor:
-    """One GEMM for each expert that is hit, in ascending id; within an expert, rows by step, then slot, then token."""
+    """One GEMM for each expert with weights that is hit, in ascending id; within it rows by step, slot, then token."""
     n, k = ids.shape
     adds_last = "down_a" in w and at["score_site"] != EPILOGUE
     dtype = at["adapter_sum"] if adds_last else at["output"]
@@ -126,9 +126,10 @@ def _loop(
     places = tokens * k + by_expert.indices // n
     counts = _counts(by_expert.values, w, steps)
     gemm, of_expert = gemm_of(at), counts.sum(1).tolist()
-    chosen = sum(of_expert)
-    rows.index_copy_(0, places[chosen:], _handed_on(x, tokens[chosen:], places[chosen:], scores, dtype))
-    tokens, places = tokens[:chosen], places[:chosen]
+    (tokens, unhit), (places, others) = (y.tensor_split((sum(of_expert),)) for y in (tokens, places))
+    same = x.index_select(0, unhit)
+    same = same if scores is None else product(same, scores.index_select(0, others), dtype)
+    rows.index_copy_(0, others, rounded(same, dtype))
     hits = zip(torch.split(tokens, of_expert), torch.split(places, of_expert), counts.tolist(), strict=True)
     for expert, (own_tokens, own_places, of_steps) in through(enumerate(hits), of_expert):
         if len(own_tokens):
@@ -139,14 +140,6 @@ def _loop(
             outputs = _mlp(x.index_select(0, own_tokens), scored, stacks_of_expert, p, at, project, turns)
             rows.index_copy_(0, own_places, outputs)
     return rows
-
-
-def _handed_on(
-    x: torch.Tensor, tokens: torch.Tensor, places: torch.Tensor, scores: Scores, dtype: torch.dtype
-) -> torch.Tensor:
-    """The rows [M, H] that experts without weights give: those of x [N, H] as they are, or times their scores."""
-    rows = x.index_select(0, tokens)
-    return rounded(rows, dtype) if scores is None else product(rows, scores.index_select(0, places), dtype)
 
 
 def _by_expert_and_step(ids: torch.Tensor, steps: Steps | None) -> torch.Tensor:

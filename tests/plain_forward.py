@@ -16,7 +16,8 @@ import numpy.typing as npt
 import torch
 from safetensors.torch import load_file
 
-from tests.plain_state_spaces import convolved, mamba1, mamba2, nemotron_h, silu
+from tests.plain_layouts import LAYOUTS
+from tests.plain_state_spaces import convolved, gated_convolution, mamba1, mamba2, nemotron_h, silu
 
 Array = npt.NDArray[np.float64]
 _GATES = ("gate", "router.gate", "router.layer", "gate.wg", "router")
@@ -44,10 +45,13 @@ class Plain:
 
     def __init__(self, folder: Path) -> None:
         fields: dict[str, Any] = json.loads((folder / "config.json").read_text("utf-8"))
-        self.config = fields | {name: fields[other] for name, other in _ALSO.items() if other in fields}
         self.weights = {k: v.double().numpy() for k, v in load_file(folder / "model.safetensors").items()}
+        if (layout := LAYOUTS.get(fields["model_type"])) is not None:
+            fields, self.weights = layout(fields, self.weights)
+        self.config = fields | {name: fields[other] for name, other in _ALSO.items() if other in fields}
 
         self.keys: npt.NDArray[np.bool_] | None = None
+        self.beside = np.zeros(())
 
     def logits(self, ids: list[int]) -> Array:
         """[T, vocab] of one sequence."""
@@ -72,6 +76,8 @@ class Plain:
                 continue
             if any(at + block + "A_log" in self.weights for block in ("mamba.", "linear_attn.")):
                 x = x + share * self._recurrence(normed, at)
+            elif at + "conv.in_proj.weight" in self.weights:
+                x = x + gated_convolution(normed, at + "conv.", self.weights, self._linear)
             elif at + "self_attn.slope_rate" in self.weights:
                 x = c["linear_attn_alpha_factor"] * normed + c["linear_attn_beta_factor"] * self._lightning(
                     normed, at + "self_attn."
@@ -109,6 +115,11 @@ class Plain:
         experts = self._moe(normed, sparse[0]) if sparse else self._mlp(normed, dense)
         for behind in ("post_mlp_layernorm", "post_ffn_norm"):
             experts = self._behind(experts, at + behind)
+        if at + "moe.router.classifier.weight" in self.weights:
+            # What LongCat's experts give beside the first MLP is added behind the second.
+            self.beside = self._longcat_moe(normed, at + "moe.")
+        elif self.config["model_type"] == "longcat_flash":
+            experts = experts + self.beside
         return experts
 
     def _window(self, layer: int) -> int | None:
@@ -141,7 +152,7 @@ class Plain:
             y = self._norm(x, name + ".norm")
             return y / (1 + np.exp(-self._linear(silu(self._linear(y, name + ".W_down")), name + ".W_up")))
         eps = eps or self.config.get("rms_norm_eps") or self.config["layer_norm_eps"]
-        if self.config["model_type"] == "phimoe" or self.config.get("rms_norm_eps", 0) is None:
+        if self.config["model_type"] in ("phimoe", "dbrx") or self.config.get("rms_norm_eps", 0) is None:
             x = x - x.mean(-1, keepdims=True)
         weight = self.weights[name + ".weight"]
         if self.config["model_type"] in _GATED and not name.endswith("linear_attn.norm"):
@@ -154,6 +165,9 @@ class Plain:
     def _gqa(self, x: Array, at: str, window: int | None) -> Array:
         c = self.config
         heads, groups = c["num_attention_heads"], c["num_key_value_heads"]
+        # Laguna has as many as a list says.
+        by_layer = c.get("num_attention_heads_per_layer")
+        heads = heads if by_layer is None else by_layer[int(at.split(".")[2])]
         # In layers with a window MiMo has twice as many heads of keys.
         groups *= 2 if c["model_type"] == "mimo_v2_flash" and window is not None else 1
         width = c.get("head_dim") or c["hidden_size"] // heads
@@ -166,7 +180,6 @@ class Plain:
         base = None if bases is None else bases[int(at.split(".")[2])]
         rope = {**rope, "rope_theta": base} if base else rope
         q, k, v = (self._headed(x, at, letter, n) for letter, n in (("q", heads), ("k", groups), ("v", groups)))
-        # With a factor the whole head is turned.
         pairing = _pairs if c["model_type"] in _IN_PAIRS else _halves
         # Cohere's dense layers turn too.
         dense = c["model_type"] == "cohere2_moe" and at.replace("self_attn.", "mlp.gate.weight") not in self.weights
@@ -175,7 +188,8 @@ class Plain:
         turns &= flags is None or bool(flags[int(at.split(".")[2])])
         if base != 0 and (window is not None or dense or turns):
             angles, factor = self._angles(len(x), int(width * rope.get("partial_rotary_factor", 1)), rope)
-            q, k = (_turned(y, angles, pairing) * factor for y in (q, k))
+            scaled = np.where(np.arange(width) < 2 * angles.shape[-1], factor, 1.0)
+            q, k = (_turned(y, angles, pairing) * scaled for y in (q, k))
         if c["model_type"] == "llama4_text":
             q, k = self._of_llama4(q, k, turns=turns)
         if at + "query_layernorm.weight" in self.weights:
@@ -203,6 +217,10 @@ class Plain:
             attended = attended / (1 + np.exp(-gate.reshape(len(x), -1)))
         if at + "gate_proj.weight" in self.weights:
             attended = attended / (1 + np.exp(-self._linear(x, at + "gate_proj")))
+        if at + "g_proj.weight" in self.weights:
+            # Laguna's gates are one for each head, or for each of its numbers.
+            gate = np.log1p(np.exp(self._linear(x, at + "g_proj"))).reshape(len(x), heads, -1)
+            attended = (attended.reshape(len(x), heads, -1) * gate).reshape(len(x), -1)
         return self._linear(attended, at + "o_proj")
 
     def _of_llama4(self, q: Array, k: Array, *, turns: bool) -> tuple[Array, Array]:
@@ -446,6 +464,18 @@ class Plain:
             out += share * self._mlp(x, at + "shared_expert.")
         return out
 
+    def _longcat_moe(self, x: Array, at: str) -> Array:
+        """Some experts of LongCat have no weights and give what they read."""
+        c, out = self.config, np.zeros_like(x)
+        for t in range(len(x)):
+            logits = self._linear(x[t], at + "router.classifier")
+            scores = np.exp(logits - logits.max())
+            scores /= scores.sum()
+            for e in np.argsort(-(scores + self.weights[at + "router.e_score_correction_bias"]))[: c["moe_topk"]]:
+                row = self._mlp(x[t], f"{at}experts.{e}.") if e < c["n_routed_experts"] else x[t]
+                out[t] += c["routed_scaling_factor"] * scores[e] * row
+        return out
+
     def _expert(self, x: Array, at: str, expert: int) -> Array:
         stacks = (("input_linear.weight", "output_linear.weight"), ("experts.gate_up_proj", "experts.down_proj"))
         stacked = next((names for names in stacks if at + names[0] in self.weights), None)
@@ -510,6 +540,8 @@ class Plain:
 
     def _sigmoid_route(self, logits: Array, bias: Array) -> dict[int, float]:
         c = self.config
+        cap = c.get("moe_router_logit_softcapping")
+        logits = cap * np.tanh(logits / cap) if cap else logits
         scores = 1 / (1 + np.exp(-logits))
         choice = (logits if c["model_type"] == "kolibri1" else scores) + bias
         groups = choice.reshape(c.get("n_group") or 1, -1)

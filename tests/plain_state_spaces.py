@@ -26,6 +26,13 @@ def rms(x: Array, eps: float) -> Array:
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
 
 
+def gated_convolution(x: Array, at: str, w: Mapping[str, Array], linear: Linear) -> Array:
+    """LFM2's: x [T, hidden] -> [T, hidden], a convolution of one product, and another product with it."""
+    b, c, u = np.split(linear(x, at + "in_proj"), 3, -1)
+    mixed = convolved(b * u, w[at + "conv.weight"][:, 0]) + w.get(at + "conv.bias", 0.0)
+    return linear(c * mixed, at + "out_proj")
+
+
 def mamba2(x: Array, at: str, w: Mapping[str, Array], linear: Linear, groups: int, eps: float, floor: float) -> Array:
     """Mamba 2: x [T, hidden] -> [T, hidden]; dt is at least `floor`."""
     heads, width = len(w[at + "A_log"]), len(w[at + "norm.weight"])

@@ -351,6 +351,51 @@ _LLAMA4: dict[str, Any] = {
     "floor_scale": 3,
     "attn_scale": 0.3,
 }
+_LFM2: dict[str, Any] = {
+    **{key: value for key, value in _QWEN3_MOE.items() if key != "head_dim"},
+    "model_type": "lfm2_moe",
+    "num_dense_layers": 1,
+    "layer_types": ["conv", "full_attention", "conv"],
+}
+_LAGUNA: dict[str, Any] = {
+    **_QWEN3_MOE,
+    "model_type": "laguna",
+    "num_attention_heads_per_layer": [4, 6, 2],
+    "shared_expert_intermediate_size": 48,
+    "moe_routed_scaling_factor": 2.5,
+    "moe_router_logit_softcapping": 1.5,
+    "sliding_window": 5,
+    "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+}
+_LONGCAT: dict[str, Any] = {
+    "model_type": "longcat_flash",
+    "hidden_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "n_routed_experts": 10,
+    "zero_expert_num": 6,
+    "moe_topk": 5,
+    "expert_ffn_hidden_size": 40,
+    "ffn_hidden_size": 96,
+    "vocab_size": 512,
+    "kv_lora_rank": 32,
+    "q_lora_rank": 24,
+    "qk_rope_head_dim": 16,
+    "head_dim": 16,
+    "qk_nope_head_dim": 32,
+    "v_head_dim": 24,
+    "routed_scaling_factor": 2.5,
+}
+_DBRX: dict[str, Any] = {
+    "model_type": "dbrx",
+    "d_model": 64,
+    "n_heads": 4,
+    "num_hidden_layers": 2,
+    "max_seq_len": 64,
+    "vocab_size": 512,
+    "attn_config": {"kv_n_heads": 2, "clip_qkv": 0.9, "rope_theta": 500000.0},
+    "ffn_config": {"ffn_hidden_size": 40, "moe_num_experts": 16, "moe_top_k": 5},
+}
 _PHI: dict[str, Any] = {**_MIXTRAL, "model_type": "phimoe", "num_experts_per_tok": 2}
 _MELLUM: dict[str, Any] = {
     **_QWEN3_MOE,
@@ -917,6 +962,71 @@ SMALL: dict[str, dict[str, Any]] = {
         "attention_bias": True,
         "tie_word_embeddings": True,
     },
+    # Gated short convolutions, a dense one in front, a bias that chooses experts.
+    "lfm2_moe": _LFM2,
+    # Four taps, biases, as many key/value heads as heads, one expert per token without a bias, weights that are scaled
+    # and not normalised, attention in front.
+    "lfm2_moe_odd": {
+        **_LFM2,
+        "num_key_value_heads": 4,
+        "num_experts_per_tok": 1,
+        "conv_bias": True,
+        "conv_L_cache": 4,
+        "use_expert_bias": False,
+        "norm_topk_prob": False,
+        "routed_scaling_factor": 2.5,
+        "layer_types": ["full_attention", "conv", "full_attention"],
+        "tie_word_embeddings": False,
+    },
+    # Heads, rope and window by layer, a gate for each head, capped logits of a router, a scaled sum of experts.
+    "laguna": _LAGUNA,
+    # Heads that turn whole, a gate for each number, YaRN, one key head, an odd width, biases, tied embeddings.
+    "laguna_odd": {
+        **_LAGUNA,
+        "num_attention_heads": 3,
+        "num_attention_heads_per_layer": None,
+        "num_key_value_heads": 1,
+        "num_experts_per_tok": 1,
+        "shared_expert_intermediate_size": 37,
+        "gating": "per-element",
+        "moe_routed_scaling_factor": 1.0,
+        "moe_router_logit_softcapping": 0.0,
+        "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+        "mlp_layer_types": ["sparse", "dense", "sparse"],
+        "rope_parameters": {
+            "full_attention": {**_YARN, "partial_rotary_factor": 0.5},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+        },
+        "attention_bias": True,
+        "tie_word_embeddings": True,
+    },
+    # Two attentions and MLPs a layer around experts, of which some hand on what they read.
+    "longcat_flash": _LONGCAT,
+    # No such experts, YaRN, one head, biases, latents as wide as the stream, tied embeddings.
+    "longcat_flash_odd": {
+        **_LONGCAT,
+        "num_attention_heads": 1,
+        "zero_expert_num": 0,
+        "moe_topk": 2,
+        "kv_lora_rank": 64,
+        "attention_bias": True,
+        "rope_parameters": _YARN,
+        "tie_word_embeddings": True,
+    },
+    # One projection for all heads, held between limits; five experts, whose sum tells its order.
+    "dbrx": _DBRX,
+    # As many key/value heads as heads, of odd halves; weights that stay as they are, one expert per token.
+    "dbrx_mha": {
+        **_DBRX,
+        "d_model": 72,
+        "attn_config": {"kv_n_heads": 4, "clip_qkv": 8, "rope_theta": 10000.0},
+        "ffn_config": {
+            "ffn_hidden_size": 40,
+            "moe_num_experts": 8,
+            "moe_top_k": 1,
+            "moe_normalize_expert_weights": None,
+        },
+    },
     # As Qwen3-Next, with all layers sparse.
     "qwen3_5_moe": _QWEN3_5_MOE,
     # As many heads of keys as of values, of odd widths, as many key/value heads as heads, biases, tied embeddings, one
@@ -946,6 +1056,12 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 _OF_TWO_KINDS = {
+    "laguna",
+    "laguna_odd",
+    "longcat_flash",
+    "longcat_flash_odd",
+    "lfm2_moe",
+    "lfm2_moe_odd",
     "llama4",
     "llama4_mha",
     "mistral4",
@@ -1014,4 +1130,5 @@ def fields_of(name: str, layers: int) -> dict[str, Any]:
     count = 4 if name in _OF_FOUR else max(layers, 3 if name in _OF_THREE else 2 if name in _OF_TWO_KINDS else 1)
     fields = {**SMALL[name], "num_hidden_layers": count}
     listed = {"layer_types", "mlp_layer_types", "indexer_types", "layer_rope_theta", "no_rope_layers"}
+    listed |= {"num_attention_heads_per_layer"} if SMALL[name].get("num_attention_heads_per_layer") else set()
     return {key: value[:count] if key in listed else value for key, value in fields.items()}

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from moeparity.numerics.dtypes import FLOAT_NAMES, MODEL, UNROUNDED
+from moeparity.numerics.orders import NATIVE
 from moeparity.ops import measured
-from moeparity.ops.attribute import LOGISTIC, Attribute, Condition, Value, site
+from moeparity.ops.attribute import LOGISTIC, SOFTPLUS, Attribute, Condition, Value, site
 from moeparity.ops.combine import ADD as BESIDE
 from moeparity.ops.declaration import (
     ChoiceElsewhere,
@@ -176,18 +177,41 @@ RELU2 = Op(
     source="transformers 5.23.0, activations.py ReLUSquaredActivation",
 )
 
+SIGMOID, SOFTPLUS_OF, NONE = "sigmoid", "softplus", "none"
+"""What is made of a gate."""
+
+
+def _sees_gates(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
+    """torch's own softplus depends on where a number stands too."""
+    return sees_rows_by_sigmoid(values, params) or values.get(SOFTPLUS.name) == NATIVE
+
+
 SIGMOID_GATE = Op(
     name="sigmoid_gate",
-    says="sigmoid(gate) * x: gate [B, T, 1] or [B, T, hidden], perhaps in heads, x [B, T, hidden] -> [B, T, hidden], "
-    "how much of a shared expert, or of an attention's output, is used.",
+    says="sigmoid(gate) * x, or another function of it: gate [B, T, 1], [B, T, heads] or [B, T, hidden], perhaps in "
+    "heads, x [B, T, hidden] -> [B, T, hidden], how much of a shared expert, or of an attention's output, is used.",
     inputs=("gate", "x"),
     cut=Cut(partials=_carried, takes_partials=("x",), joins_heads=True),
-    attributes=(
-        site("activation", "sigmoid(gate), computed in fp32 (in fp64 for fp64), is rounded to this dtype"),
-        site("output", "the product is rounded to this dtype", edge=True),
-        LOGISTIC,
+    parameters=(
+        Parameter(
+            name="function",
+            type=str,
+            required=False,
+            default=SIGMOID,
+            values=(SIGMOID, SOFTPLUS_OF, NONE),
+            says="what is made of the gate first: its sigmoid, its softplus (Laguna), or nothing (LFM2)",
+        ),
     ),
-    tokens=Tokens(sees_rows=sees_rows_by_sigmoid),
+    attributes=(
+        replace(
+            site("activation", "the gate's function, computed in fp32 (in fp64 for fp64), is rounded to this dtype"),
+            when_parameters={"function": (SIGMOID, SOFTPLUS_OF)},
+        ),
+        site("output", "the product is rounded to this dtype", edge=True),
+        replace(LOGISTIC, when_parameters={"function": (SIGMOID,)}),
+        replace(SOFTPLUS, when_parameters={"function": (SOFTPLUS_OF,)}),
+    ),
+    tokens=Tokens(sees_rows=_sees_gates),
     memory=Memory(widths=_as_second),
     kernel="elementwise:sigmoid_gate",
     source="transformers 5.17.0 and 5.23.0, Qwen2MoeSparseMoeBlock.forward; 5.23.0, Qwen3NextAttention.forward",
@@ -228,7 +252,12 @@ SPLIT = Op(
     inputs=("x",),
     outputs=(),
     outputs_from="parts",
-    parameters=(Parameter(name="parts", type=dict, says="part name: width, in order"),),
+    parameters=(
+        Parameter(name="parts", type=dict, says="part name: width, in order"),
+        Parameter(
+            name="heads", type=dict, required=False, says="part name: the heads into which it is cut, afterwards"
+        ),
+    ),
     tokens=Tokens(sees_rows=row_by_row),
     memory=Memory(widths=_part_widths, output_bytes=_part_bytes, scratch=lambda _: 0),
     kernel="elementwise:split",

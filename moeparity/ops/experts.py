@@ -39,6 +39,9 @@ def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | N
     if values.get("score_site", INPUT) == INPUT and shapes["ids"] != (1,):
         reason = f"each token has {shapes['ids'][0]} experts, and engines scale the input where it has one only."
         return "score_site", reason
+    if shapes.get("zero", (0,))[0] and (values["implementation"] != LOOP or cut(values) > 1):
+        attribute = "implementation" if values["implementation"] != LOOP else "tensor"
+        return attribute, "experts without weights stand in no GEMM of all experts, nor on a rank's part of one."
     if values.get("score_site") in _NARROWED["score_site"] and "down_bias" in shapes:
         return "score_site", "the down projection's bias comes later, and meets no weight. Set combine or epilogue."
     if adapter.is_unmerged(values) and (cut(values) > 1 or values["implementation"] != LOOP):
@@ -208,6 +211,13 @@ EXPERTS = Op(
             says="gate and up alternate in the one tensor both are `stacked` in",
         ),
         adapter.PARAMETER,
+        Parameter(
+            name="zero",
+            type=int,
+            required=False,
+            default=0,
+            says="so many experts behind those with weights hand on x as it is (LongCat's zero experts)",
+        ),
         Parameter(
             name="scored_at",
             type=str,

@@ -15,7 +15,7 @@ from moeparity.ops.memory import INTEGER, Call, Memory, Shapes
 BEFORE, AFTER = "before_topk", "after_topk"
 SPARSEMIXER = "sparsemixer"
 """Each expert's score is its softmax among those not far below it, once better ones are gone (Phi-3.5-MoE)."""
-START, LOGSUMEXP, TRITON = "start", "logsumexp", "triton"
+START, ROUNDED, LOGSUMEXP, TRITON = "start", "rounded", "logsumexp", "triton"
 SHARED_SCALINGS = ("shared_add", "shared_fma")
 """Places where the routed sum is scaled as the shared expert is added to it."""
 _BEFORE: Condition = {"timing": (BEFORE, None)}
@@ -61,8 +61,8 @@ def _refuses_order(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, st
 
 
 def _sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
-    """torch's own sigmoid depends on other rows; softmax, sums and top-k are computed row by row."""
-    return values.get("sigmoid") == NATIVE
+    """torch's own sigmoid and tanh depend on other rows; softmax, sums and top-k are computed row by row."""
+    return values.get("sigmoid") == NATIVE or bool(params.get("cap"))
 
 
 def _widths(weights: Shapes, params: Mapping[str, Any], inputs: Sequence[int]) -> Sequence[int]:
@@ -129,8 +129,19 @@ ROUTER = Op(
             says="experts are ranked by their logits, and all are scored (Llama 4)",
         ),
         Parameter(name="shared", type=bool, required=False, default=False, says="a shared expert is added"),
+        Parameter(
+            name="cap",
+            type=float,
+            required=False,
+            default=0.0,
+            says="a logit is held below this number: cap * tanh(logit / cap); 0: it stays as it is",
+        ),
     ),
     attributes=(
+        replace(
+            site("capped", "a capped logit, each step computed in fp32, is rounded to this dtype", default="fp32"),
+            parameter="cap",
+        ),
         Attribute(
             name="timing",
             kind="form",
@@ -273,10 +284,11 @@ ROUTER = Op(
             name="renormalize_eps_at",
             kind="form",
             default="end",
-            values=("end", START),
+            values=("end", START, ROUNDED),
             parameter="renormalize",
             when=_BEFORE,
-            says="eps is added to the sum, or is what the sum starts from (vLLM's generic grouped_topk)",
+            says="eps is added to the sum, or is what the sum starts from (vLLM's generic grouped_topk), or is added to"
+            " the sum rounded as `total` says, which is then rounded again (LFM2)",
         ),
         replace(
             site("total", "the sum of the chosen scores, eps included, is rounded to this dtype", default="fp32"),

@@ -56,6 +56,14 @@ SHORT_CONV = Op(
             default=SILU,
             values=(SILU, NO_ACTIVATION),
         ),
+        Parameter(
+            name="channels_first",
+            type=bool,
+            required=False,
+            default=False,
+            says="x is made of values that have tokens on their last axis (LFM2): of one token of one sequence it lies "
+            "in memory as any other vector, and torch convolves it otherwise",
+        ),
     ),
     attributes=(
         Attribute(

@@ -14,16 +14,24 @@ from moeparity import paths
 from moeparity.errors import CheckpointError, Where, did_you_mean, listed, shown
 from moeparity.numerics.dtypes import CHECKPOINT_NAMES, name_of
 from moeparity.plan.config_defaults import ABSENT, ROPE, THETA
-from moeparity.plan.config_layouts import of_blocks, of_linear_attention, of_rank, of_text
+from moeparity.plan.config_layouts import of_blocks, of_halves, of_linear_attention, of_rank, of_text
 
 ALIASES: dict[str, tuple[str, ...]] = {
     "dtype": ("torch_dtype",),
+    "moe_intermediate_size": ("expert_ffn_hidden_size",),
     "num_experts": ("num_local_experts", "n_routed_experts", "moe_num_experts"),
-    "num_experts_per_tok": ("moe_k", "moe_topk", "num_experts_per_token"),
+    "num_experts_per_tok": ("moe_k", "moe_topk", "moe_top_k", "num_experts_per_token"),
+    "hidden_size": ("d_model",),
+    "num_hidden_layers": ("n_layers",),
+    "num_attention_heads": ("n_heads",),
+    "num_key_value_heads": ("kv_n_heads",),
+    "intermediate_size": ("ffn_hidden_size",),
+    "max_position_embeddings": ("max_seq_len",),
     "n_shared_experts": ("num_shared_experts",),
     "n_group": ("num_expert_group",),
     "norm_topk_prob": ("moe_renormalize",),
     "layer_types": ("layers_block_type",),
+    "tie_word_embeddings": ("tie_embedding",),
 }
 """Field name used by the graphs -> other names it goes by in hub checkpoints (`attribute_map` of transformers)."""
 
@@ -46,7 +54,7 @@ LONG = ("phimoe",)
 """Whose rope_type may be `longrope`, as transformers computes it for them alone."""
 OF_ROPE = ("partial_rotary_factor", "rope_type", "llama_4_scaling_beta", "original_max_position_embeddings")
 """Fields of rope_parameters that graphs read as if they stood beside it."""
-BY_LAYER_TYPE = ("mellum", "mimo_v2_flash")
+BY_LAYER_TYPE = ("mellum", "mimo_v2_flash", "laguna")
 """Whose rope_parameters are one object for each word of layer_types; older fields are not read."""
 
 AT_LEAST: dict[str, int] = {
@@ -105,7 +113,8 @@ class Config:
         self.path = path
         self._fields_read: set[str] = set()
         self.text = _text(path)
-        self._fields = of_rank(of_blocks(of_linear_attention(of_text(_parse(path, self.text))), ALIASES["layer_types"]))
+        fields = of_halves(of_linear_attention(of_text(_parse(path, self.text))))
+        self._fields = of_rank(of_blocks(fields, ALIASES["layer_types"]))
         self._fields = {**ABSENT.get(self._fields["model_type"], {}), **self._fields}
         self._fields["rope_parameters"] = _rope_parameters(self)
         rope = self._fields["rope_parameters"]

@@ -11,6 +11,8 @@ THETA = {
     "llama4_text": 500_000.0,
     "flex_olmo": 500_000.0,
     "minimax": 1_000_000.0,
+    "lfm2_moe": 1_000_000.0,
+    "longcat_flash": 10_000_000.0,
     "minimax_m2": 5_000_000.0,
     "ernie4_5_moe": 500_000.0,
     "hy_v3": 11_158_840.0,
@@ -30,6 +32,10 @@ ROPE: dict[str, dict[str, Any]] = {
         "full_attention": {"rope_type": "default", "rope_theta": 500_000.0},
         "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
     },
+    "laguna": {
+        "full_attention": {"rope_type": "default", "rope_theta": 500_000.0, "partial_rotary_factor": 0.5},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 1.0},
+    },
     "mistral4": {
         "rope_type": "yarn",
         "rope_theta": 10_000.0,
@@ -47,5 +53,9 @@ ROPE: dict[str, dict[str, Any]] = {
     },
 }
 """model_type -> the whole rope_parameters that transformers assumes where config.json has none."""
-ABSENT: dict[str, dict[str, Any]] = {"mimo_v2_flash": {"attention_value_scale": 0.707}}
+ABSENT: dict[str, dict[str, Any]] = {
+    "mimo_v2_flash": {"attention_value_scale": 0.707},
+    "dbrx": {"moe_normalize_expert_weights": 1.0},
+    "longcat_flash": {"zero_expert_num": 256},
+}
 """model_type -> fields of a config.json that has not got them, where null is another value: to MiMo a factor of 1."""

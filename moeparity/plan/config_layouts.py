@@ -59,3 +59,24 @@ def of_rank(fields: dict[str, Any]) -> dict[str, Any]:
     if fields["model_type"] != "jamba" or fields.get("mamba_dt_rank", "auto") != "auto" or type(hidden) is not int:
         return fields
     return {**fields, "mamba_dt_rank": -(-hidden // 16)}
+
+
+_OF_HALVES = {
+    "attn_config": ("kv_n_heads", "clip_qkv"),
+    "ffn_config": ("ffn_hidden_size", "moe_num_experts", "moe_top_k", "moe_normalize_expert_weights"),
+}
+"""An object in DBRX's config.json -> what of it stands beside it in that of other models."""
+
+
+def of_halves(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a DBRX with those beside them that stand in its `attn_config` and `ffn_config`."""
+    if fields["model_type"] != "dbrx":
+        return fields
+    flat = {**fields, "hidden_act": "silu"}
+    for half, names in _OF_HALVES.items():
+        inner = fields.get(half)
+        if isinstance(inner, dict):
+            flat |= {name: inner[name] for name in names if name in inner}
+            activation = inner.get("ffn_act_fn")
+            flat |= {"hidden_act": activation.get("name", "silu") if isinstance(activation, dict) else "silu"}
+    return flat

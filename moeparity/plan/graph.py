@@ -101,6 +101,11 @@ class Node:
         made_of = repr((sorted(self.params.items()), weights, self.edits)).encode()
         object.__setattr__(self, "computation", hashlib.blake2b(made_of, digest_size=8).hexdigest())
 
+    def heads_of(self, value: str) -> int | None:
+        """Into how many heads the node cuts one of its values; None where it does not."""
+        heads = self.params.get("heads")
+        return heads.get(value.rpartition(".")[2]) if isinstance(heads, dict) else heads
+
     def _has(self, attribute: Attribute) -> bool:
         return (
             (attribute.parameter is None or self.params[attribute.parameter] not in UNSET)

@@ -73,8 +73,9 @@ def all_but_every_nth_layer(config: Config, index: int) -> int | None:
 
 
 def layer_types(config: Config, index: int) -> int | None:
-    """Mellum: a window in the layers that `layer_types` calls so, in none where there is no such list."""
-    return _window(config, otherwise=1024) if layer_type(config, index) == "sliding_attention" else None
+    """Mellum, Laguna: a window in the layers that `layer_types` calls so, in none where there is no such list."""
+    width = 512 if config.model_type == "laguna" else 1024
+    return _window(config, otherwise=width) if layer_type(config, index) == "sliding_attention" else None
 
 
 def windows_behind_a_prefix(config: Config, index: int) -> int | None:
@@ -185,10 +186,10 @@ WINDOW_RULES: dict[str, Callable[[Config, int], int | None]] = {
 
 
 def rope_of_layer_type(config: Config, index: int) -> Mapping[str, Any]:
-    """Mellum, MiMo-V2-Flash: the object in rope_parameters that has the name of the layer's kind. Raises
+    """Mellum, Laguna, MiMo-V2-Flash: the object in rope_parameters that has the name of the layer's kind. Raises
     CheckpointError without, and for a part of a head where transformers' own rope fails.
     """
-    window = layer_types if config.model_type == "mellum" else all_but_first_and_every_sixth
+    window = all_but_first_and_every_sixth if config.model_type == "mimo_v2_flash" else layer_types
     kind = "full_attention" if window(config, index) is None else "sliding_attention"
     rope: Mapping[str, Any] | None = config["rope_parameters"].get(kind)
     if rope is None:
@@ -262,16 +263,35 @@ def indexer_types(config: Config, index: int) -> bool:
 INDEXER_RULES: dict[str, Callable[[Config, int], bool]] = {rule.__name__: rule for rule in (indexer_types,)}
 """Rule name -> whether a layer has an indexer."""
 
+
+def num_attention_heads_per_layer(config: Config, index: int) -> int:
+    """Laguna: as many heads as the list of that name says, or `num_attention_heads`, a multiple of the keys'."""
+    listed_heads = config.get("num_attention_heads_per_layer")
+    if listed_heads is None:
+        return int(config["num_attention_heads"])
+    heads = listed_heads[index] if isinstance(listed_heads, list) and index < len(listed_heads) else None
+    groups = config.get("num_key_value_heads", 8)
+    if type(heads) is not int or heads < 1 or heads % groups:
+        raise CheckpointError(
+            f"{config.where('num_attention_heads_per_layer')}: num_attention_heads_per_layer gives layer {index} as "
+            f"{shown(heads)}; expected a multiple of num_key_value_heads, which is {groups}."
+        )
+    return heads
+
+
+HEADS_RULES = {num_attention_heads_per_layer.__name__: num_attention_heads_per_layer}
+"""Rule name -> the rule for how many heads a layer's attention has."""
+
 _Rules = Mapping[str, Callable[[Config, int], Any]]
-TABLES: dict[str, _Rules] = {"window": WINDOW_RULES, "rope": ROPE_RULES, "indexer": INDEXER_RULES}
+TABLES: dict[str, _Rules] = {"window": WINDOW_RULES, "rope": ROPE_RULES, "indexer": INDEXER_RULES, "heads": HEADS_RULES}
 """What the nodes of a layer may read -> the rules for it."""
 
 
 def values_of_layer(
     config: Config, index: int, names: Mapping[str, str | None], where_in_file: Callable[[str], Where]
 ) -> dict[str, Any]:
-    """What the nodes of a layer read as `$window`, `$rope` and `$indexer`, by the rules that a graph names; and as
-    `$rope_portion` the part of each head that its rope turns, where that says one. Raises GraphError, CheckpointError.
+    """What the nodes of a layer read as `$window`, `$rope`, `$indexer` and `$heads`, by the rules that a graph names;
+    and as `$rope_portion` the part of each head that its rope turns. Raises GraphError, CheckpointError.
     """
     rules = {
         field: rule_named(field, name, TABLES[field], where_in_file)

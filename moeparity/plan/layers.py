@@ -141,6 +141,19 @@ def jamba_periods(config: Config, index: int) -> str:
     return f"{'full' if is_full else 'linear'}_{'sparse' if is_sparse else 'dense'}"
 
 
+def convolution_and_full_attention(config: Config, index: int) -> str:
+    """LFM2: `convolution_..` or `full_..` by `layer_types`, and then `.._dense` in the first `num_dense_layers`, else
+    `.._sparse`. Raises CheckpointError without `layer_types`.
+    """
+    word = layer_type(config, index, ("full_attention", "conv"))
+    if word is None:
+        raise CheckpointError(
+            f"{config.where('layer_types')}: there is no layer_types; expected full_attention or conv for each layer."
+        )
+    kind = "dense" if index < config.get("num_dense_layers", 2) else "sparse"
+    return f"{'convolution' if word == 'conv' else 'full'}_{kind}"
+
+
 def moe_layers(config: Config, index: int) -> str:
     """Llama 4: `sparse` are those in `moe_layers`, or every `interleave_moe_layer_step`th."""
     listed = config.get("moe_layers")
@@ -173,6 +186,7 @@ LAYER_RULES: dict[str, Callable[[Config, int], str]] = {
         granite_hybrid,
         nemotron_blocks,
         jamba_periods,
+        convolution_and_full_attention,
         moe_layers,
     )
 }

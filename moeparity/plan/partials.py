@@ -222,9 +222,9 @@ def sizes(node: Node, makers: Mapping[str, Node], counts: Partials) -> dict[str,
 
 def _heads(maker: Node | None, value: str, makers: Mapping[str, Node]) -> int | None:
     """Into how many heads a value is cut, traced back through ops that keep heads; None where that is not known."""
-    while maker is not None and not maker.params.get("heads"):
+    while maker is not None and not maker.heads_of(value):
         if not maker.op.cut.keeps_heads:
             return None
         value = maker.inputs[maker.values.index(value)]
         maker = makers.get(value)
-    return None if maker is None else int(maker.params["heads"])
+    return None if maker is None else maker.heads_of(value)

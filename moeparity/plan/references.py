@@ -134,6 +134,8 @@ class Scope:
             return _portion(values, shape)
         if operation == "power":
             return _power(values, shape)
+        if operation == "ratio":
+            return _ratio(values, shape)
         if any(type(value) is not int for value in values):
             raise GraphError(f"{shape}; expected whole numbers.")
         if operation == "quotient" and (len(values) != 2 or values[1] == 0 or values[0] % values[1]):
@@ -147,6 +149,13 @@ def _portion(values: list[Any], shape: str) -> int:
     if extra or type(number) is not int or type(share) not in {int, float} or not (0 < share <= 1 <= number * share):
         raise GraphError(f"{shape}; expected a whole number and a fraction of it above 0 and up to 1.")
     return int(number * share)
+
+
+def _ratio(values: list[Any], shape: str) -> float:
+    """A number over another above 0, in fp64 as Python has it."""
+    if len(values) != 2 or any(type(value) not in {int, float} for value in values) or values[1] <= 0:
+        raise GraphError(f"{shape}; expected two numbers, the second above 0.")
+    return float(values[0] / values[1])
 
 
 def _power(values: list[Any], shape: str) -> float:
@@ -164,7 +173,7 @@ _ARITHMETIC: dict[str, Callable[[list[int]], int]] = {
 }
 
 
-_OPERATIONS = (*_ARITHMETIC, "portion", "power", "is")
+_OPERATIONS = (*_ARITHMETIC, "portion", "power", "ratio", "is")
 
 
 def spelled(reference: Any) -> str:

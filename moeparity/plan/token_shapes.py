@@ -62,7 +62,7 @@ def token_shapes(graph: Graph) -> Mapping[str, TokenShape]:
             from_input = shapes[node.inputs[port if node.op.cut.keeps_heads else 0]]
             shapes[value] = TokenShape(
                 numbers=numbers,
-                heads=_cut(node, from_input),
+                heads=_cut(node, value, from_input),
                 counts=_counts(node, value, graph),
                 fields=_fields(node, numbers, from_input),
             )
@@ -74,11 +74,11 @@ def weight_shapes(node: Node) -> Shapes:
     return {port: (ref.count, *ref.shape) if ref.each else ref.shape for port, ref in node.weights.items()}
 
 
-def _cut(node: Node, from_input: TokenShape) -> int | None:
+def _cut(node: Node, value: str, from_input: TokenShape) -> int | None:
     if node.op.tokens.mixes:
         return None
-    if node.params.get("heads"):
-        return int(node.params["heads"])
+    if heads := node.heads_of(value):
+        return heads
     return None if node.op.cut.joins_heads else from_input.heads
 
 

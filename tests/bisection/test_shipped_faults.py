@@ -32,6 +32,8 @@ MODELS = (
     "mistral4",
     "llama4",
     "quantised",
+    "laguna",
+    "longcat_flash",
 )
 # Left padding, without which some of them change nothing.
 TOKENS = {"input_ids": random_tokens(3, 8), "attention_mask": torch.ones(3, 8, dtype=torch.int64)}

@@ -68,8 +68,19 @@ LAYER = "layers[1]."
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
-    names = ("qwen3_moe", "qwen2_moe", "deepseek_v3", "deepseek_v32", "gpt_oss", "mistral4", "llama4")
+    names = (
+        "qwen3_moe",
+        "qwen2_moe",
+        "deepseek_v3",
+        "deepseek_v32",
+        "gpt_oss",
+        "mistral4",
+        "llama4",
+        "laguna",
+        "longcat_flash",
+    )
     fields = {name: SMALL[name] for name in names} | {"clipped": {**SMALL["olmoe"], "clip_qkv": 0.5}}
+    fields["convolved"] = {**SMALL["lfm2_moe"], "layer_types": ["conv", "conv", "full_attention"]}
     fields["of_all_keys"] = {**SMALL["deepseek_v32"], "index_topk": 64}
     return {name: opened(make_random(of, tmp_path_factory.mktemp(name))) for name, of in fields.items()}
 
@@ -145,6 +156,32 @@ def test_queries_that_are_not_scaled_by_their_position(models: dict[str, Model])
     assert same_bits(faulty[node], fresh[f"{LAYER}attention.q_split.nope"])
     assert same_bits(faulty[node][:, :5], fresh[node][:, :5])
     assert not same_bits(faulty[node][:, 5], fresh[node][:, 5])
+
+
+def test_a_gate_left_out_hands_on_what_it_multiplies(models: dict[str, Model]) -> None:
+    at = f"{LAYER}convolution."
+    for node, x in (("entered", "parts.x"), ("gated", "conv")):
+        fresh, faulty = plan_and_fault(models["convolved"], "gate-missing", f"{at}{node}")
+        assert same_bits(faulty[f"{at}{node}"], fresh[f"{at}{x}"])
+        assert not same_bits(faulty[f"{at}{node}"], fresh[f"{at}{node}"])
+
+
+def test_a_multiplier_left_out_hands_on_what_it_reads(models: dict[str, Model]) -> None:
+    at = f"{LAYER}second_attention."
+    fresh, faulty = plan_and_fault(models["longcat_flash"], "multiplier-missing", f"{at}kv_scaled")
+    assert same_bits(faulty[f"{at}kv_scaled"], fresh[f"{at}kv_a_norm"])
+    assert not same_bits(faulty[f"{at}kv_scaled"], fresh[f"{at}kv_scaled"])
+
+
+def test_logits_of_a_router_that_are_not_capped(models: dict[str, Model]) -> None:
+    at = f"{LAYER}moe."
+    fresh, faulty = plan_and_fault(models["laguna"], "router-cap-missing", f"{at}router")
+    logits, ids = fresh[f"{at}gate"].float(), faulty[f"{at}router.ids"]
+    chosen = logits.sigmoid().gather(-1, ids)
+    assert same_bits(faulty[f"{at}router.weights"], (chosen / chosen.sum(-1, keepdim=True)).bfloat16())
+    capped = (torch.tanh(logits / 1.5) * 1.5).sigmoid().gather(-1, fresh[f"{at}router.ids"])
+    assert same_bits(fresh[f"{at}router.weights"], (capped / capped.sum(-1, keepdim=True)).bfloat16())
+    assert not same_bits(faulty[f"{at}router.weights"], fresh[f"{at}router.weights"])
 
 
 def test_scores_on_the_outputs_of_experts(models: dict[str, Model]) -> None:

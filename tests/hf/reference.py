@@ -18,7 +18,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 """What a user passes to `from_pretrained` to get what the profile describes."""
 
-ROUTERS = ("topkrouter", "tokenchoicerouter", "moev1gate", "llama4router")
+ROUTERS = ("topkrouter", "tokenchoicerouter", "moev1gate", "llama4router", "dbrxexperts")
 """How the names of the classes end that give a layer's routes."""
 
 Routes = list[tuple[Tensor, Tensor]]
@@ -69,6 +69,9 @@ def reference(
             # It gives a score for each expert, 0 for those that are not chosen.
             scores, experts = output[0].topk(module.top_k, dim=-1)
             output = (output[1], scores, experts)
+        if type(module).__name__ == "DbrxExperts":
+            # No module gives DBRX's routes: its experts take them.
+            output = (inputs[0], inputs[2], inputs[1])
         routes.append((output[2].cpu(), output[1].cpu()))
 
     routers = [module for module in model.modules() if type(module).__name__.lower().endswith(ROUTERS)]

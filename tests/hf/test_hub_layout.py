@@ -27,7 +27,8 @@ Tensors = Mapping[str, torch.Tensor]
 
 def stacked(tensors: Tensors) -> dict[str, torch.Tensor]:
     """With gate and up of all experts of a layer in one tensor, and all its down projections."""
-    whole = {name: tensor for name, tensor in tensors.items() if ".experts." not in name}
+    of_experts = (".experts.", ".weight")
+    whole = {name: tensor for name, tensor in tensors.items() if not all(part in name for part in of_experts)}
     for name in [name for name in tensors if name.endswith(".experts.0.gate_proj.weight")]:
         at = name.removesuffix("0.gate_proj.weight")
         count = sum(key.startswith(at) and key.endswith(".down_proj.weight") for key in tensors)
@@ -135,13 +136,49 @@ def test_a_deepseek_v32_of_the_hub(deepseek_v32_yarn: Path, tmp_path: Path, prof
     assert same_bits(reference(deepseek_v32_yarn, profile, torch.bfloat16, ids)[0], truth[0])
 
 
-@pytest.mark.parametrize("name", ["mellum", "kolibri1", "cohere2_moe", "mimo_v2_flash", "glm_moe_dsa"])
+@pytest.mark.parametrize("name", ["mellum", "kolibri1", "cohere2_moe", "mimo_v2_flash", "glm_moe_dsa", "laguna"])
 def test_experts_of_further_models_in_stacks(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
     saved: Path = request.getfixturevalue(name)
     fields = json.loads((saved / "config.json").read_text("utf-8"))
     folder, ids = written(tmp_path / "stacks", fields, stacked(load_file(saved / FILE))), tokens(512, (2, 9))
     truth = reference(folder, "hf-default", torch.bfloat16, ids)
     assert_is(opened(folder), forward(folder, ids, profile="hf-default", dtype="bf16"), truth)
+
+
+@pytest.mark.parametrize("name", ["dbrx", "dbrx_mha"])
+def test_a_dbrx_of_the_hub(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
+    """In the fields of its config.json there, of which transformers 5.23.0 passes over the base of the rope."""
+    saved: Path = request.getfixturevalue(name)
+    fields = json.loads((saved / "config.json").read_text("utf-8"))
+    names = ("d_model", "n_heads", "n_layers", "max_seq_len", "vocab_size", "architectures")
+    halves = {
+        "attn_config": {"kv_n_heads", "clip_qkv", "rope_theta"},
+        "ffn_config": {"ffn_hidden_size", "moe_num_experts", "moe_top_k", "moe_normalize_expert_weights"},
+    }
+    older = {key: fields[key] for key in names} | {"model_type": "dbrx", "torch_dtype": "bfloat16"}
+    for half, words in halves.items():
+        older[half] = {key: value for key, value in fields[half].items() if key in words} | {"model_type": ""}
+    older["ffn_config"] |= {"moe_jitter_eps": 0.01, "moe_loss_weight": 0.05}
+    older["attn_config"]["rope_theta"] = 500000
+    folder, ids = written(tmp_path / "hub", older, load_file(saved / FILE)), tokens(512, (2, 33))
+    truth = reference(folder, "hf-eager", torch.bfloat16, ids)
+    assert_is(opened(folder), forward(folder, ids, profile="hf-eager", dtype="bf16"), truth)
+    assert same_bits(reference(saved, "hf-eager", torch.bfloat16, ids)[0], truth[0])
+
+
+def test_an_lfm2_of_the_hub(lfm2_moe: Path, tmp_path: Path) -> None:
+    """In the fields of its config.json there, with the bias of its routers in fp32."""
+    fields = json.loads((lfm2_moe / "config.json").read_text("utf-8"))
+    dropped = {"rope_parameters", "dtype", "tie_word_embeddings"}
+    older = {key: value for key, value in fields.items() if key not in dropped}
+    older |= {"rope_theta": 1000000.0, "torch_dtype": "bfloat16", "tie_embedding": True, "conv_dim": 64}
+    tensors = {
+        name: tensor.float() + 1e-4 if name.endswith("expert_bias") else tensor
+        for name, tensor in load_file(lfm2_moe / FILE).items()
+    }
+    folder, ids = written(tmp_path / "hub", older, tensors), tokens(512, (2, 33))
+    truth = reference(folder, "hf-eager", torch.bfloat16, ids)
+    assert_is(opened(folder), forward(folder, ids, profile="hf-eager", dtype="bf16"), truth)
 
 
 def test_longrope_by_the_hubs_word(phimoe: Path, tmp_path: Path) -> None:

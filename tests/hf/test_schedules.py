@@ -39,6 +39,8 @@ MLA = {
     "axk2_plain",
     "mistral4",
     "mistral4_plain",
+    "longcat_flash",
+    "longcat_flash_odd",
 }
 INDEXED = {"deepseek_v32", "deepseek_v32_yarn", "glm_moe_dsa", "glm_moe_dsa_plain", "axk2", "axk2_plain"}
 """Whose indexer ranks the places of a static cache too."""
@@ -50,7 +52,7 @@ STATEFUL = {
     *("qwen3_next", "qwen3_next_mha", "qwen3_5_moe", "qwen3_5_moe_mha"),
     *("kimi_linear", "kimi_linear_odd", "minimax", "minimax_mha"),
     *("granitemoehybrid", "granitemoehybrid_odd", "nemotron_h", "nemotron_h_latent"),
-    *("jamba", "jamba_odd"),
+    *("jamba", "jamba_odd", "lfm2_moe", "lfm2_moe_odd"),
 }
 """Whose states run on over the borders of a pack: transformers 5.23.0 begins anew in a row with the kernels of
 flash-linear-attention only."""
@@ -68,7 +70,7 @@ def cached(name: str, **more: str | float) -> dict[str, str | float]:
     form: dict[str, str | float] = {"kv_layout": "cached", **more}
     if name in MLA:
         form["projection"] = "context"
-    settings = {f"layers[*].attention.attend:{key}": value for key, value in form.items()}
+    settings = {f"**.attend:{key}": value for key, value in form.items()}
     indexed = (
         {"layers[*].attention.index:allocated": more["allocated"]} if name in INDEXED and "allocated" in more else {}
     )

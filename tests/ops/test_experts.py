@@ -286,3 +286,28 @@ def test_what_cannot_be_computed_is_refused(choices: dict[str, Any], refused: st
     assert OP.refusals.values is not None
     refusal = OP.refusals.values(SHAPES, ASKED | choices)
     assert (refusal and refusal[0]) == refused
+
+
+@pytest.mark.parametrize("site", ["combine", "epilogue"])
+def test_experts_without_weights_hand_on_what_they_read(site: str) -> None:
+    """Two of eight; a token with three, one and none of them; times its score where that meets the row here."""
+    ids = torch.tensor([[6, 0, 7], [1, 7, 3], [2, 4, 5]]).view(1, 3, 3)
+    scores = (torch.arange(9.0) / 8).view(1, 3, 3)
+    x, at, w = X[:1, :3], {**BASE, "score_site": site}, {"gate_up": torch.cat((GATE, UP), 1), "down": ONE}
+    ours = experts(x, ids, scores if site == "epilogue" else None, w=w, p={"zero": 2}, at=at)
+    clamped = ids.clamp(max=EXPERTS - 1)
+    others = experts(x, clamped, scores if site == "epilogue" else None, w=w, p={}, at=at)
+    for t, k in itertools.product(range(3), range(3)):
+        if ids[0, t, k] < EXPERTS:
+            assert_bits(ours[0, t, k], others[0, t, k])
+        else:
+            assert_bits(ours[0, t, k], times(x[0, t], scores[0, t, k], BF16) if site == "epilogue" else x[0, t])
+
+
+def test_experts_without_weights_are_refused_in_one_gemm_of_all_and_cut_over_ranks() -> None:
+    shapes = {"gate": (6, 40, 24), "up": (6, 40, 24), "down": (6, 24, 40), "ids": (3,), "zero": (2,)}
+    assert OP.refusals.values is not None
+    for choice, attribute in (({"implementation": "grouped"}, "implementation"), ({"tensor": 2}, "tensor")):
+        refusal = OP.refusals.values(shapes, {**BASE, "score_site": "combine", **choice})
+        assert refusal is not None
+        assert refusal[0] == attribute

@@ -11,6 +11,7 @@ MODEL_OF = {
     **{f"router:{name}": "glm4_moe" for name in ("correction", "chosen")},
     # With a routed_scaling_factor.
     **{f"router:{name}": "deepseek_v3" for name in ("renormalize", "scaling", "quotient")},
+    "router:capped": "laguna",
     # Scores that are not renormalised.
     "router:normalizer": "olmoe",
     "combine:shared": "deepseek_v3",
@@ -42,6 +43,9 @@ BACKGROUND: dict[str, dict[str, Value]] = {
         )
     },
     "router:renormalize_eps_at": {"renormalize_order": "sequential", "renormalize_eps": 1e-2, **_FP32},
+    "router:capped": {"scores": "fp64", "total": "fp64", **_FP32},
+    # eps is lost in the second rounding where it is small beside the first.
+    "router:renormalize_eps_at=rounded": {"total": "bf16", "renormalize_eps": 1e-2, **_FP32},
     # The sum of fp32 scores is one in fp32 already.
     "router:total": {"scores": "fp64", **_FP32},
     "router:quotient": {"scores": "fp64", "total": "fp64", **_FP32},
@@ -56,6 +60,7 @@ REFERENCE_VALUE: dict[str, Value] = {
     # x is fp32 there.
     "rms_norm:scaled=fp32": "bf16",
     "rms_norm:scaled=fp64": "bf16",
+    "router:renormalize_eps_at=end": "start",
     "router:correction=fp32": "bf16",
     "router:choice=fp32": "bf16",
     # Of four experts in two groups it is the two best.

@@ -166,6 +166,7 @@ BACKGROUND: dict[str, dict[str, Value]] = {
     "experts:logistic": {"projections": "fp32", "activation": "fp32", "product": "fp32", "output": "fp32"},
     **{f"{op}:logistic": {"activation": "fp32", "output": "fp32"} for op in ("swiglu", "sigmoid_gate", "gated_norm")},
     "silu:logistic": {"output": "fp32"},
+    "sigmoid_gate:softplus": {"activation": "fp32", "output": "fp32"},
     "layer_norm:form": {"output": "fp32"},
     # An fp32 gate beside an fp64 one, of a head's bf16 norm.
     "gated_norm:activation": {"output": "fp32"},

@@ -26,6 +26,7 @@ MODEL_OF = {
     **planted_quantised.MODEL_OF,
     "swiglu": "deepseek_v3",
     "sigmoid_gate": "qwen2_moe",
+    "sigmoid_gate:softplus": "laguna",
     "clamp": "olmoe_clip",
     "scale": "granitemoe",
     "silu": "minimax",

@@ -31,10 +31,15 @@ def without_tower(entries: Mapping[str, Entry]) -> dict[str, Entry]:
 
 def taken_apart(entries: Mapping[str, Entry], graph: Graph) -> dict[str, Entry]:
     """Entries with one for each expert's matrix, where the graph takes them and the file has them in one stack: gate
-    and up of shape [experts, 2 * width, hidden], gate first, under `experts.gate_up_proj`, and `experts.down_proj`.
+    and up of shape [experts, 2 * width, hidden], gate first, under `experts.gate_up_proj`, and `experts.down_proj`; or
+    where all experts' rows lie below one another in one matrix (DBRX), of which a stack is a view.
     """
     apart = dict(entries)
     for node in graph.nodes:
+        for ref in node.weights.values():
+            if (parts := _of_matrix(apart, ref)) is not None:
+                del apart[_matrix(ref)]
+                apart |= parts
         for stack, refs in _stacks(node).items():
             name = f"{refs[0].names[0].rpartition('.0.')[0]}.{stack}_proj"
             rows, *columns = refs[0].shape
@@ -43,6 +48,23 @@ def taken_apart(entries: Mapping[str, Entry], graph: Graph) -> dict[str, Entry]:
                 del apart[name]
                 apart |= dict(_matrices(whole, name, refs))
     return apart
+
+
+def _matrix(ref: WeightRef) -> str:
+    """The name of a matrix of all experts, of which a weight is made."""
+    return ref.names[0].removesuffix(".0")
+
+
+def _of_matrix(entries: Mapping[str, Entry], ref: WeightRef) -> dict[str, Entry] | None:
+    """The entries of a weight of each expert whose rows lie below one another in one matrix; None where they don't."""
+    whole, (rows, *columns) = entries.get(_matrix(ref)), ref.stored[-2:]
+    if not ref.each or whole is None or whole.packed is not None or whole.shape != (ref.count * rows, *columns):
+        return None
+    if ref.stacked is not None:
+        return {ref.names[0]: replace(whole, shape=ref.stored)}
+    ends = ((expert * rows, (expert + 1) * rows) for expert in range(ref.count))
+    parts = (replace(whole, shape=ref.shape, piece=Piece(name=_matrix(ref), rows=of_expert)) for of_expert in ends)
+    return dict(zip(ref.names, parts, strict=True))
 
 
 def _stacks(node: Node) -> dict[str, list[WeightRef]]:

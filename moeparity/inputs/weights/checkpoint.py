@@ -78,7 +78,7 @@ class Checkpoint:
         """
         entry = self.entries[name]
         if entry.packed is None:
-            return self._read(name, entry)
+            return self._read(name, entry).view(entry.shape)
         return unpacked(self.parts(name), entry.packed)
 
     def fit_to(self, graph: Graph) -> Self:
@@ -161,7 +161,8 @@ class Checkpoint:
         entry = entry or self.stored[name]
         piece = entry.piece or Piece(name=name)
         tensor = self._files[entry.file].get_tensor(piece.name)
-        return tensor if piece.expert is None else tensor[piece.expert, slice(*piece.rows)]
+        tensor = tensor if piece.expert is None else tensor[piece.expert]
+        return tensor if piece.rows is None else tensor[slice(*piece.rows)]
 
     def require(self, name: str, needed_by: Where) -> Entry:
         """The entry of a tensor that must exist; raises CheckpointError, which names `needed_by`."""

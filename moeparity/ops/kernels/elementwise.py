@@ -13,9 +13,11 @@ from moeparity.numerics import rounding
 from moeparity.numerics.dtypes import UNROUNDED
 from moeparity.numerics.fma import fma
 from moeparity.numerics.orders import NATIVE
+from moeparity.ops.elementwise import NONE, SOFTPLUS_OF
 from moeparity.ops.kernels import glu
 from moeparity.ops.kernels.exponentials import sigmoid as logistic
 from moeparity.ops.kernels.exponentials import silu as activation
+from moeparity.ops.kernels.exponentials import softplus
 from moeparity.ops.kernels.pieces import each, gathered, parts
 from moeparity.ops.placement import APART, HANDS_ON, cut
 from moeparity.ops.router import SHARED_SCALINGS
@@ -108,14 +110,24 @@ def relu2(
 def sigmoid_gate(
     gate: torch.Tensor, x: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
 ) -> torch.Tensor:
-    """sigmoid(gate) * x; gate [B, T, 1], x [B, T, H] or in partial sums [B, ranks, T, H]; or gate [B, T, heads, D] and
-    x [B, T, heads * D].
+    """The function of gate, times x; gate [B, T, 1], x [B, T, H] or in partial sums [B, ranks, T, H]; or gate [B, T,
+    heads] or [B, T, heads, D] and x [B, T, heads * D].
     """
     gate = gate.flatten(2) if gate.dim() > x.dim() else gate
     gate = gate if gate.dim() == x.dim() else gate.unsqueeze(1)
+    share = gate if p.get("function") == NONE else _share(gate, p, at)
+    if gate.shape[-1] in (1, x.shape[-1]):
+        return rounding.product(share, x, at["output"])
+    by_head = x.reshape(*x.shape[:-1], gate.shape[-1], -1)
+    return rounding.product(share.unsqueeze(-1), by_head, at["output"]).flatten(-2)
+
+
+def _share(gate: torch.Tensor, p: Mapping[str, Any], at: Mapping[str, Any]) -> torch.Tensor:
+    """The sigmoid or softplus of a gate, of any shape."""
+    if p.get("function") == SOFTPLUS_OF:
+        return rounding.rounded(softplus(rounding.wide(gate), at["softplus"]), at["activation"])
     step = gate.dtype if gate.dtype == at["activation"] else rounding.working(gate.dtype, at["activation"])
-    share = rounding.rounded(logistic(gate.to(step), at.get("logistic", NATIVE)), at["activation"])
-    return rounding.product(share, x, at["output"])
+    return rounding.rounded(logistic(gate.to(step), at.get("logistic", NATIVE)), at["activation"])
 
 
 def scale(
@@ -137,8 +149,10 @@ def clamp(
 def split(
     x: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
 ) -> tuple[torch.Tensor, ...]:
-    """Views of the last axis, one per part."""
-    return torch.split(x, list(p["parts"].values()), dim=-1)
+    """Views of the last axis, one per part, some of them in heads: [.., heads, width of one]."""
+    heads, views = p.get("heads") or {}, torch.split(x, list(p["parts"].values()), dim=-1)
+    of_parts = zip(p["parts"], views, strict=True)
+    return tuple(x.view(*x.shape[:-1], heads[part], -1) if part in heads else x for part, x in of_parts)
 
 
 def join(

@@ -116,7 +116,7 @@ def _loop(
     at: Settings,
     steps: Steps | None = None,
 ) -> torch.Tensor:
-    """One GEMM for each expert that is hit, in ascending id; within an expert, rows by step, then slot, then token."""
+    """One GEMM for each expert with weights that is hit, in ascending id; within it rows by step, slot, then token."""
     n, k = ids.shape
     adds_last = "down_a" in w and at["score_site"] != EPILOGUE
     dtype = at["adapter_sum"] if adds_last else at["output"]
@@ -126,6 +126,10 @@ def _loop(
     places = tokens * k + by_expert.indices // n
     counts = _counts(by_expert.values, w, steps)
     gemm, of_expert = gemm_of(at), counts.sum(1).tolist()
+    (tokens, unhit), (places, others) = (y.tensor_split((sum(of_expert),)) for y in (tokens, places))
+    same = x.index_select(0, unhit)
+    same = same if scores is None else product(same, scores.index_select(0, others), dtype)
+    rows.index_copy_(0, others, rounded(same, dtype))
     hits = zip(torch.split(tokens, of_expert), torch.split(places, of_expert), counts.tolist(), strict=True)
     for expert, (own_tokens, own_places, of_steps) in through(enumerate(hits), of_expert):
         if len(own_tokens):
@@ -144,9 +148,9 @@ def _by_expert_and_step(ids: torch.Tensor, steps: Steps | None) -> torch.Tensor:
 
 
 def _counts(numbers: torch.Tensor, w: Stacks, steps: Steps | None) -> torch.Tensor:
-    """The number of rows by expert and step, int64 [E, steps]."""
+    """The number of rows by expert with weights and step, int64 [E, steps]."""
     experts, of_each = w["down"][0].shape[0], 1 if steps is None else len(steps.sizes)
-    return torch.bincount(numbers, minlength=experts * of_each).view(experts, of_each)
+    return torch.bincount(numbers, minlength=experts * of_each)[: experts * of_each].view(experts, of_each)
 
 
 def _alone(gemm: Callable[..., torch.Tensor], at: Settings) -> Project:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from moeparity.numerics import cuda, orders
 from moeparity.numerics.rounding import add, rounded, wide, working
 from moeparity.numerics.summation import sum_axis
-from moeparity.ops.router import AFTER, LOGSUMEXP, SPARSEMIXER, START, TRITON
+from moeparity.ops.router import AFTER, LOGSUMEXP, ROUNDED, SPARSEMIXER, START, TRITON
 
 Weights = Mapping[str, torch.Tensor]
 Settings = Mapping[str, Any]
@@ -60,6 +60,9 @@ def _operand(logits: torch.Tensor, p: Settings, at: Settings) -> torch.Tensor:
     which computes in fp32 otherwise than its kernel for fp32.
     """
     flat = logits.reshape(-1, logits.shape[-1])
+    if p.get("cap"):
+        step = flat.to(working(flat.dtype, at["capped"]))
+        flat = rounded(torch.tanh(step / p["cap"]) * p["cap"], at["capped"])
     native = p["score"] == SPARSEMIXER or (p["score"] == "softmax" and at.get("softmax") == orders.NATIVE)
     if native and logits.dtype == at["scores"]:
         return flat
@@ -217,8 +220,9 @@ def best(choice: torch.Tensor, k: int, at: Settings) -> torch.Tensor:
 def _renormalised(weights: torch.Tensor, scale: float, at: Settings) -> torch.Tensor:
     """weights [N, K] divided by their sum, and scaled."""
     eps, order = at["renormalize_eps"], at["renormalize_order"]
-    total = _sum(weights, order, start=eps) if at["renormalize_eps_at"] == START else _sum(weights, order) + eps
-    total = rounded(total, at["total"])
+    total = _sum(weights, order, start=eps if at["renormalize_eps_at"] == START else None)
+    total = wide(rounded(total, at["total"])) if at["renormalize_eps_at"] == ROUNDED else total
+    total = rounded(total if at["renormalize_eps_at"] == START else total + eps, at["total"])
     # A 16-bit sum is divided by in fp32, an fp64 one in fp64.
     total = wide(total)
     if at["renormalize"] in {"divide", "reciprocal"}:

@@ -32,6 +32,7 @@ def short_conv(
     # Of one token the strides of a view may be any, and torch lays out what it convolves by them.
     x = x.clone(memory_format=torch.contiguous_format)
     new, before = x.transpose(1, 2), w["weight"].shape[-1] - 1
+    new = new.flatten(1).unsqueeze(2) if p.get("channels_first") and x.shape[:2] == (1, 1) else new
     window = None if state is None else state.to(x.dtype)
     sums = (_native if at["form"] == NATIVE else _by_taps)(window, new, w, at)
     if p["activation"] == SILU:

@@ -66,8 +66,8 @@ class Layers(Model):
 
     `input` is the value that enters the first layer; `output` is the name under which the nodes of `after` read what
     leaves the last. `rule` names the rule that says which kind a layer is. `window` names the rule for the sliding
-    window of each layer, which its nodes read as `$window`, `rope` that for its rope_parameters, `$rope`, and
-    `indexer` that for whether it chooses keys anew, `$indexer`.
+    window of each layer, which its nodes read as `$window`, `rope` that for its rope_parameters, `$rope`,
+    `indexer` that for whether it chooses keys anew, `$indexer`, and `heads` that for its number of heads, `$heads`.
     """
 
     count: Reference
@@ -79,6 +79,7 @@ class Layers(Model):
     window: str | None = None
     rope: str | None = None
     indexer: str | None = None
+    heads: str | None = None
 
 
 class GraphFile(Model):

@@ -55,6 +55,10 @@ MODELS = (
     "jamba",
     "mistral4",
     "llama4",
+    "dbrx",
+    "lfm2_moe",
+    "laguna",
+    "longcat_flash",
 )
 
 

@@ -553,7 +553,8 @@ class Plain:
         ranked = np.argsort(-np.where(is_open, choice, 0 if c["model_type"] == "axk2" else -math.inf))
         open_ = ranked.tolist()
         chosen = open_[: c["num_experts_per_tok"]]
-        total = sum(scores[e] for e in chosen) + 1e-20 if c.get("norm_topk_prob", True) else 1.0
+        eps = 1e-6 if c["model_type"] == "lfm2_moe" else 1e-20
+        total = sum(scores[e] for e in chosen) + eps if c.get("norm_topk_prob", True) else 1.0
         names = ("routed_scaling_factor", "router_scaling_factor", "route_scale")
         scale = next((c[name] for name in names if name in c), 1.0)
         return {e: float(scores[e] / total * scale) for e in chosen}

@@ -36,6 +36,10 @@ def _has(*together: str) -> Sign:
     return lambda names: all(name in names for name in together)
 
 
+def _lacks(name: str) -> Sign:
+    return lambda names: name not in names
+
+
 def _all(*signs: Sign) -> Sign:
     return lambda names: all(sign(names) for sign in signs)
 
@@ -64,7 +68,7 @@ _SIGNS: tuple[tuple[Sign, Program], ...] = (
     (_has("rollout_num_gpus_per_engine"), slime.SLIME),
     (_starts("vllm_num_engines", "vllm_sync_backend", "vllm.num_engines", "vllm.sync_backend"), rl_trainers.OPENRLHF),
     # ms-swift, which is built on TRL and has other defaults, calls its model `model`.
-    (_all(_starts("use_vllm", "vllm_mode"), _has("model_name_or_path")), rl_trainers.TRL),
+    (_all(_starts("use_vllm", "vllm_mode"), _lacks("model")), rl_trainers.TRL),
     (_has("tensor_model_parallel_size", "num_layers"), megatron.MEGATRON),
 )
 """What only one program has, tried in this order."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from moeparity.errors import did_you_mean
 from moeparity.errors import listed as listed_words
 from moeparity.profiles.launch import mbridge, megatron_rules, server_rules, servers
 from moeparity.profiles.launch.knowledge import listed, unstated
@@ -105,8 +106,9 @@ def _engine(does: str, *engines: str) -> Callable[[Any], Implied]:
     def implies(value: Any) -> Implied:
         allocation = _allocation(value, *engines)
         if allocation is None:
-            says = f"which engine {does}, and over how many ranks"
-            return Implied(says=says, warns=f"expected one of {listed_words(engines)}, as in `{engines[0]}:d4t2`")
+            near = did_you_mean(str(value).partition(":")[0], engines)
+            warns = f"expected one of {listed_words(engines)}, as in `{engines[0]}:d4t2`.{near}"
+            return Implied(says=f"which engine {does}, and over how many ranks", warns=warns)
         return _ENGINES[allocation.engine]
 
     return implies

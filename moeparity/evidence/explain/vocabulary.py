@@ -83,7 +83,8 @@ def _numbers_in(replaced: Replaced, plan: BoundGraph) -> Iterator[tuple[Place, f
             yield (node.name, attribute.name), float(node.params[attribute.name] if isinstance(value, str) else value)
         names = {attribute.name for attribute in node.attributes}
         for name, value in node.params.items():
-            if isinstance(value, float) and name not in names:
+            # 0 switches a part of the op off, such as a cap on logits that the model does not have.
+            if isinstance(value, float) and value and name not in names:
                 yield (node.name, name), value
             if name == ROPE and isinstance(value, Mapping) and THETA in value:
                 yield (node.name, THETA), float(value[THETA])

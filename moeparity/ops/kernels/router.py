@@ -61,10 +61,8 @@ def _operand(logits: torch.Tensor, p: Settings, at: Settings) -> torch.Tensor:
     """
     flat = logits.reshape(-1, logits.shape[-1])
     if p.get("cap"):
-        # A model without a cap says no dtype for it, and may be asked what one would do.
-        capped = at.get("capped", torch.float32)
-        step = flat.to(working(flat.dtype, capped))
-        flat = rounded(torch.tanh(step / p["cap"]) * p["cap"], capped)
+        step = flat.to(working(flat.dtype, at["capped"]))
+        flat = rounded(torch.tanh(step / p["cap"]) * p["cap"], at["capped"])
     native = p["score"] == SPARSEMIXER or (p["score"] == "softmax" and at.get("softmax") == orders.NATIVE)
     if native and logits.dtype == at["scores"]:
         return flat

@@ -112,7 +112,7 @@ def apart(stopped: Path) -> Iterator[Callable[[str], Ended]]:
         "--faults", '["stopped"]', "--on", "0", "--at", "0", ranks=4, settings={**slower, "folder": str(stopped)}
     )
     # It ends before the second of its signs of life.
-    early = {"watchdog_s": 4, "heartbeat_s": 1}
+    early = {"watchdog_s": 8, "heartbeat_s": 2}
     jobs["killed store"] = begun_job("--faults", '["killed"]', "--on", "0", settings=early)
     jobs["late"] = begun_job("--faults", '["late"]', settings={"watchdog_s": 2})
     jobs["left open"] = begun_job("--faults", '["left open"]', settings=slower)

@@ -84,7 +84,7 @@ class BestPair:
 
 
 def best_pair(case: Case, stand: Standing) -> BestPair | None:
-    """The pair that explains most; None if there are no two that act apart."""
+    """The pair that explains most; None if there are no two that act apart, or none explains anything."""
     added = [pair for _, pair in sorted(_added(case, stand), key=lambda scored: scored[0])][: 2 * _CANDIDATES]
     run = {pair.key: pair for pair in (*_anew(case, added[:_RUN]), *_beside_leaders(case, stand))}
     if not run:
@@ -92,6 +92,9 @@ def best_pair(case: Case, stand: Standing) -> BestPair | None:
     difference, counted = case.difference, case.difference.counted
     best = min(run.values(), key=lambda pair: difference.remains(pair.simulated))
     size = float((counted(best.simulated - case.legal_difference) ** 2).sum())
+    if not size:
+        # One cause on both sides, which makes no difference: every other pair explains less than nothing.
+        return None
     others = [pair for pair in added if pair.key not in run]
     unsure = [pair for pair in (*run.values(), *others) if not difference.prefers(best.simulated, pair.simulated)]
     equal = [

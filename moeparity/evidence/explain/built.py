@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, product
+from itertools import chain, combinations, islice, product
 from typing import Final
 
 from moeparity.errors import SpecError
@@ -17,7 +17,7 @@ from moeparity.evidence.explain.plainness import places
 from moeparity.evidence.explain.replaced import Choice, Choices, Replaced
 from moeparity.evidence.explain.solved import MOST, solved
 from moeparity.evidence.explain.tried_faults import with_fault, with_number_of_fault
-from moeparity.evidence.explain.tries import NOTHING, SLOW, Tries, children, tried
+from moeparity.evidence.explain.tries import NOTHING, PAIR, SLOW, Tries, children, tried
 from moeparity.plan.setting import Place
 
 VARIANTS: Final = 3
@@ -25,7 +25,7 @@ VARIANTS: Final = 3
 been; those that leave less than any before aside.
 """
 AT_ONCE: Final = 12
-"""Of the pairs of which one choice wakes up the other so many are tried in each turn."""
+"""Of the pairs of which one choice wakes up the other, and of pairs of roundings, so many are tried in each turn."""
 
 
 def _active_places(replaced: Replaced, choices: Choices) -> set[Place]:
@@ -66,10 +66,12 @@ class Built:
         """Until nothing is left that could give every bit with fewer choices, or everything is spent."""
         for choices in sorted(pool, key=self.tries.remainder):
             self._push(choices)
-        woken = self._woken(sorted((c for c in pool if len(c) == 1), key=_size))
+        singles = [choices for choices in pool if len(choices) == 1]
+        woken, rounded_twice = self._woken(sorted(singles, key=_size)), self._rounded_twice(singles)
         while any(self.queues.values()):
             if not self.exact:
-                for child in tried(self.tries, islice(woken, AT_ONCE), self.exact):
+                pairs = chain(islice(woken, AT_ONCE), islice(rounded_twice, AT_ONCE))
+                for child in tried(self.tries, pairs, self.exact):
                     self._push(child)
             least = min(self.remainders)
             for queue in [self.queues[size] for size in sorted(self.queues) if self.queues[size]]:
@@ -150,6 +152,23 @@ class Built:
                     for child in children(self.tries, parent)
                     if any(place not in self.awake for place, _ in child - parent)
                 )
+
+    def _rounded_twice(self, singles: Sequence[Choices]) -> Iterator[Choices]:
+        """Pairs of roundings at two sites of one node, those first that leave least alone. Another form of the op may
+        come nearer than either rounding does, and so would be built upon before them.
+        """
+        replaced, remainder = self.tries.kernels.replaced, self.tries.remainder
+        roundings = [
+            single for single in singles if all(replaced.kind(place) == "rounding" for place in places(single))
+        ]
+        pairs = [
+            first | second
+            for first, second in combinations(sorted(roundings, key=remainder), 2)
+            if len(places(first | second)) == PAIR and len({node for node, _ in places(first | second)}) == 1
+        ]
+        for pair in sorted(pairs, key=lambda pair: sum(remainder(frozenset([choice])) for choice in pair)):
+            if self.tries.price(pair) <= SLOW:
+                yield pair
 
     def _push(self, choices: Choices) -> None:
         remainder = self.tries.remainder(choices)

@@ -42,6 +42,7 @@ def planted(
         (ROUTER, {"scale": 1.7}),
         (ROUTER, {"renormalize_eps": 0.02, "scores": "bf16"}),
         (ATTEND, {"scores": "fp32"}),
+        (ATTEND, {"scores": "fp32", "probabilities": "fp16"}),
         (ATTEND, {"implementation": "flash", "kv_block": 5}),
         (GATE, {"splits": 2, "split": "bf16"}),
         (GATE, {"splits": 13, "split": "fp16"}),
@@ -58,14 +59,6 @@ def test_choices_nobody_listed_together_are_named(
     assert plainest(answer) == {name: str(value) for name, value in values.items()}
     assert answer.found[0].compared == answer.found[0].equal == 1
     assert answer.tried <= answer.calls < 2400
-
-
-def test_a_pair_that_the_search_may_miss_is_named_rightly_or_not_at_all(tmp_path: Path, qwen3_moe: Path) -> None:
-    """On a CPU with AVX2 the budget ends on another way that comes near; nothing exact is claimed then."""
-    values = {"scores": "fp32", "probabilities": "fp16"}
-    (answer,) = planted(tmp_path, qwen3_moe, ATTEND, {"1": values})
-    assert plainest(answer) in ({}, values)
-    assert answer.explained == bool(plainest(answer)) == answer.found[0].exact
 
 
 @pytest.mark.parametrize(

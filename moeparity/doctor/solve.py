@@ -90,8 +90,8 @@ def solved_for(case: Case, family: Family, party: Party, near: float) -> Tried |
 
 
 def _interval(case: Case, at: Tried, beside: Tried) -> Interval:
-    """The number that leaves the smallest sum of squares, with its interval over sequences, by linear extrapolation
-    from two numbers.
+    """The number that explains most, with its interval over sequences. Two numbers were simulated, `at` and `beside`;
+    what another one would give is taken from the straight line through them.
     """
     assert at.hypothesis.number is not None
     assert beside.hypothesis.number is not None

@@ -98,9 +98,9 @@ _UNPRINTABLE = re.compile(
 
 
 def printable(text: str) -> str:
-    r"""The text with characters that control a terminal or hide text replaced by their numbers: `\x1b`, `\u202e`.
+    r"""The text with every character that controls a terminal, or hides text, written as its number: `\x1b`, `\u202e`.
 
-    Names come from other people's files, so everything printed that is not moeparity's own goes through this function.
+    Names come from other people's files. So whatever is printed and is not moeparity's own text goes through this.
     """
     return _UNPRINTABLE.sub(lambda match: _number(ord(match[0])), text)
 

@@ -65,7 +65,7 @@ def _concerned(graph: Graph, rule: Rule) -> Sequence[Node]:
 
 
 def _of_placement(nodes: Sequence[Node], rule: Rule) -> Iterator[Assignment]:
-    """What a placement rule sets: its values on every node with the attribute, except ops listed in `without`."""
+    """What a rule about ranks sets: its values, at every node that has the attribute, but for the ops in `without`."""
     for node in nodes:
         for name, value in rule.values:
             if node.op.attribute(name) is not None and node.op.name not in rule.without:

@@ -83,10 +83,11 @@ class Ledger:
         return Contrast(dict(weights), self.orders)
 
     def standard_error(self, cell: Cell) -> float:
-        """The standard error of a share from drawing orders; 0 if all were taken, infinite for fewer than two pairs.
+        """The standard error of a share that comes of drawing some orders only: 0 if all were taken, infinite if fewer
+        than two pairs were drawn.
 
-        The units are pairs: it is the linearised ratio estimator over the pairs that are left (Cochran, Sampling
-        Techniques, 6.4), which for whole pairs is the standard error of the mean over pairs.
+        Orders are drawn in pairs, and each pair counts as one draw: it is the linearised ratio estimator over the pairs
+        that no op refused (Cochran, Sampling Techniques, 6.4), and where all are whole the standard error of their mean.
         """
         if self.exact:
             return 0.0

@@ -57,8 +57,8 @@ def _packed(data: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _place(name: str, label: str, tools: Markup = EMPTY) -> Markup:
-    """The place where a script draws. It can be reached by keyboard, and has a line about the point under the cursor.
-    `tools` stand above it.
+    """The element that a script draws a figure into, with a line of text about the point under the cursor. The keyboard
+    can reach it. `tools` are the controls above it.
     """
     canvas = tag(
         "div",

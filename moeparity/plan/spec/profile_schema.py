@@ -164,7 +164,9 @@ class GpuRule(Rule):
 
 
 class FlagRule(Rule):
-    """A rule that applies with a flag; attributes in `requested` are numbers that each request chooses for itself."""
+    """A rule that holds where a flag is given. `requested`: attributes whose number each request to the server says for
+    itself, such as a temperature.
+    """
 
     set: Settings = {}
     requested: list[str] = []

@@ -31,7 +31,7 @@ from moeparity.profiles.launch.options import (
     words,
 )
 from moeparity.profiles.launch.shared import ORIGINAL, dtype, placement, vllm_tensor_ranks
-from moeparity.profiles.launch.trainers import MEGATRON, TRANSFORMERS, temperature
+from moeparity.profiles.launch.trainers import MEGATRON, TRANSFORMERS, divided_on, temperature
 
 _ACTOR, _MEGATRON, _SGLANG, _VLLM = "actor.", "actor.megatron.", "sglang.", "vllm."
 _TRAINS, _SAMPLES = f"{_ACTOR}backend", "rollout.backend"
@@ -164,14 +164,9 @@ def _divided(settings: Settings) -> Iterator[Decision]:
     """The temperatures: the trainer's own, and the sampler's where log-probabilities are of what is sampled from."""
     rollout = _rollout(settings)
     sampled = rollout is not None and rollout.engine == "sglang" and settings.values.get(ORIGINAL) is not True
-    sides = {"trainer": f"{_ACTOR}temperature"}
+    yield from divided_on("trainer", settings, f"{_ACTOR}temperature")
     if sampled and settings["gconfig.greedy"] is not True:
-        sides["rollout"] = "gconfig.temperature"
-    for role, name in sides.items():
-        value = settings[name]
-        if isinstance(value, int | float) and value not in (0, 1):
-            implied = Implied(says=f"logits over the temperature {value}", sets={"log_probs:temperature": value})
-            yield Decision(role=role, implied=implied, source=name)
+        yield from divided_on("rollout", settings, "gconfig.temperature")
 
 
 def _sglang(settings: Settings) -> Mapping[str, Any]:

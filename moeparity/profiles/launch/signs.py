@@ -45,9 +45,9 @@ def _all(*signs: Sign) -> Sign:
 
 
 def _mostly(program: str) -> Sign:
-    """Whether most of the blocks are among the program's `blocks` in graphs/launch."""
+    """Whether at least half of the blocks are among the program's `blocks` in graphs/launch."""
     own_blocks = listed(program, "blocks")
-    return lambda names: mostly(own_blocks, _blocks(names))
+    return lambda names: _at_least_half(_blocks(names), own_blocks)
 
 
 def _flat(names: Names) -> bool:
@@ -98,12 +98,12 @@ def server_of(names: Names) -> Program | None:
     """The server that knows most of the options, and more of them than the other does."""
     of_servers = [(_options_in(program, names), program) for program in (servers.VLLM, servers.SGLANG)]
     (fewer, _), (more, program) = sorted(of_servers, key=lambda pair: len(pair[0]))
-    return program if len(fewer) < len(more) and mostly(_names(program), _blocks(names)) else None
+    return program if len(fewer) < len(more) and _at_least_half(_blocks(names), _names(program)) else None
 
 
-def mostly(own_blocks: Collection[str], blocks: Collection[str]) -> bool:
-    """Whether at least half of a file's blocks are a program's own."""
-    return 2 * len(set(blocks) & set(own_blocks)) >= len(set(blocks))
+def _at_least_half(blocks: set[str], own_blocks: Collection[str]) -> bool:
+    """Whether so many of a file's blocks are a program's own."""
+    return 2 * len(blocks.intersection(own_blocks)) >= len(blocks)
 
 
 def _blocks(names: Names) -> set[str]:

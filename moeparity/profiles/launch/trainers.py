@@ -85,13 +85,16 @@ def divided(settings: Settings, sampler: str, *, rollout: bool, rounds: bool = F
     """The temperature that a trainer divides by, and the rollout too where its log-probabilities are those of the
     distribution that is sampled from. `sampler`: its option. `rounds`: the trainer rounds it to bf16.
     """
-    temperature = settings[sampler]
-    if not isinstance(temperature, int | float) or temperature in (0, 1):
-        return
-    sides = {"trainer": nearest_bf16(temperature) if rounds else temperature}
+    yield from divided_on("trainer", settings, sampler, rounds=rounds)
     if rollout:
-        sides["rollout"] = temperature
-    for role, value in sides.items():
+        yield from divided_on("rollout", settings, sampler)
+
+
+def divided_on(role: str, settings: Settings, sampler: str, *, rounds: bool = False) -> Iterator[Decision]:
+    """The temperature that one side divides by, as `divided` has it."""
+    temperature = settings[sampler]
+    if isinstance(temperature, int | float) and temperature not in (0, 1):
+        value = nearest_bf16(temperature) if rounds else temperature
         implied = Implied(says=f"logits over the temperature {value}", sets={"log_probs:temperature": value})
         yield Decision(role=role, implied=implied, source=sampler)
 

@@ -87,7 +87,7 @@ class Ledger:
         than two pairs were drawn.
 
         Orders are drawn in pairs, and each pair counts as one draw: it is the linearised ratio estimator over the pairs
-        that no op refused (Cochran, Sampling Techniques, 6.4), and where all are whole the standard error of their mean.
+        that no op refused (Cochran, Sampling Techniques, 6.4), and where all are whole that of their mean.
         """
         if self.exact:
             return 0.0

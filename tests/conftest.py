@@ -33,7 +33,7 @@ from tests.command import own_signals
 from tests.log_records import Records
 from tests.planted.values import groups
 from tests.small_models import SMALL, Shallow, fields_of
-from tests.tiers.holding import add_option, hold_back
+from tests.tiers.holding import add_options, hold_back, refuse_late
 
 # What is made while tests are collected stays to the end: the collector of garbage need not look through it each time.
 gc.disable()
@@ -66,7 +66,7 @@ class ByFile(LoadScopeScheduling):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    add_option(parser)
+    add_options(parser)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -140,6 +140,11 @@ def shallow(tmp_path_factory: pytest.TempPathFactory) -> Shallow:
         return make_random(fields_of(name, layers), tmp_path_factory.mktemp(name))
 
     return make
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    refuse_late(item.config)
 
 
 @pytest.hookimpl(wrapper=True)

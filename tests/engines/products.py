@@ -12,18 +12,25 @@ from typing import Any
 
 import torch
 
+from moeparity.numerics.dtypes import MODEL, UNROUNDED
 from moeparity.ops.kernels import elementwise, linear
+from moeparity.ops.quantised import QUANTISED
+from moeparity.ops.registry import OPS
 from tests.engines import titan
 from tests.engines.function import At, Case, Function, Outputs
 from tests.engines.ours import GEMM
 from tests.ops.plain import BF16, FP32, random
 
-FP16 = torch.float16
+FP16, FP8 = torch.float16, torch.float8_e4m3fn
 KERNELS: dict[str, Callable[..., torch.Tensor]] = {
     "linear": linear.linear, "gate": linear.gate, "lm_head": linear.lm_head,
 }  # fmt: skip
 UNTOLD = tuple(name for name in GEMM if name != "tensor")
 """What products of one term do not show."""
+GRIDS = dict.fromkeys(("weights", "activations"), UNROUNDED)
+"""Of ops whose operands may lie on a grid of 8 bits: they do not."""
+FURTHER = {choice.name: BF16 if choice.default == MODEL else choice.default for choice in QUANTISED}
+"""How they would, where a test sets a grid."""
 CASES: Mapping[str, Case] = {
     f"{tokens}x{hidden}": {
         "x": random(tokens, hidden, dtype=BF16, seed=hidden),
@@ -40,18 +47,22 @@ ROWS: Mapping[str, Case] = {
 
 def product(op: str, name: str, file: str, *, output: torch.dtype = BF16, kind: str = "", **fields: Any) -> Function:
     """A function that stands for the node `op`, of operands in bf16; run by `kind`, by default the op's name."""
+    declared = {a.name for a in OPS[op].attributes}
 
     def ours(case: Case, at: At) -> Outputs:
-        products = KERNELS[op](case["x"][None], w={"weight": case["weight"]}, p={"heads": None}, at=at[op])
+        products = KERNELS[op](case["x"][None], w={"weight": case["weight"]}, p={"heads": None}, at=FURTHER | at[op])
         return {"output": products[0]}
 
-    others = ({f"{op}:inputs": FP16}, {f"{op}:output": FP16}, {f"{op}:output": FP32 if output == BF16 else BF16})
-    choices = {**GEMM, "inputs": BF16, "output": output}
-    if op == "gate":
-        choices = {
-            name: value for name, value in choices.items() if name in {"inputs", "output", "order", "rows", "splits"}
-        }
-    return Function(kind or op, name, file, CASES, ours, lambda _: {op: choices}, others, blind=UNTOLD, **fields)
+    others: list[dict[str, Any]] = [
+        {f"{op}:inputs": FP16},
+        {f"{op}:output": FP16},
+        {f"{op}:output": FP32 if output == BF16 else BF16},
+    ]
+    if "weights" in declared:
+        others.append({f"{op}:weights": FP8})
+        others.append({f"{op}:activations": FP8, f"{op}:activation_scales": "token"})
+    choices = {n: v for n, v in {**GEMM, **GRIDS, "inputs": BF16, "output": output}.items() if n in declared}
+    return Function(kind or op, name, file, CASES, ours, lambda _: {op: choices}, tuple(others), blind=UNTOLD, **fields)
 
 
 def embedding(name: str, file: str, **fields: Any) -> Function:

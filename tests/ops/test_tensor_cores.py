@@ -12,6 +12,7 @@ from torch import Tensor
 
 from benchmarks.gpu.hardware import SHAPES, integers
 from moeparity.numerics.bits import same_bits
+from moeparity.numerics.dtypes import UNROUNDED
 from moeparity.numerics.gemm import gemm
 from moeparity.numerics.gemm_forms import spans
 from moeparity.numerics.tensor_core.gemm_orders import GRAIN
@@ -23,7 +24,7 @@ from tests.ops.test_placement import run
 from tests.recorded.files import count_of_others, read
 from tests.verified import Recorded, record
 
-BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+BF16, FP16, FP32, FP8 = torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn
 NAMES = {BF16: "bf16", FP16: "fp16"}
 GPUS = [("a100", BF16), ("a100", FP16), ("h100", BF16), ("h100", FP16), ("b200", BF16), ("l40s", BF16), ("t4", FP16),
         ("v100", FP16)]  # fmt: skip
@@ -36,6 +37,13 @@ H200 = Recorded("NVIDIA H200", "2.11.0", "2026-11-27")
 CALLS = {"cublas": "torch.nn.functional.linear (cuBLAS 13.1)", "fp32": "torch.mm with an fp32 result (cuBLAS 13.1)"}
 MOST_DRAWN = 1 << 22
 """Numbers of a weight: drawing more takes long. tests/numerics/tensor_core/test_h200.py holds every weight."""
+
+
+UNCUT = {"weights": UNROUNDED, "activations": UNROUNDED, "tensor": 1, "blocks": 0}
+NO_GRIDS: dict[str, dict[str, Any]] = {
+    "linear": UNCUT, "gate": {}, "lm_head": {n: UNCUT[n] for n in ("weights", "activations")},
+}  # fmt: skip
+"""What a row-wise `linear` and a head would show in these records if they had it otherwise."""
 
 
 def recorded() -> Iterator[tuple[int, int, int, int]]:
@@ -62,9 +70,23 @@ def test_gemms_of_ops_have_the_bits_of_an_h200() -> None:
                 assert count_of_others(ours[0], tensors[f"{rows} {k} {n}/{name}"]) == 0, (op, rows, k, n)
                 for gpu in ("h100", "h200"):
                     at = {"inputs": BF16, "output": output, "order": f"tensor_core({gpu})", "splits": splits}
-                    record(op, at, CALLS[name], operands=BF16, how="recorded", recorded=H200)
+                    record(op, {**at, **NO_GRIDS[op]}, CALLS[name], operands=BF16, how="recorded", recorded=H200)
         splits_seen.add(splits)
     assert min(splits_seen) == 1 < max(splits_seen)
+
+
+@pytest.mark.parametrize("other", [{"weights": FP8}, {"activations": FP8}, {"blocks": 2}], ids=str)
+def test_the_records_tell_grids_and_blocks(other: dict[str, Any]) -> None:
+    """Operands on a grid of 8 bits, or K in two fixed blocks whose parts are added, are not what the H200 had."""
+    tensors, _ = read("gemms")
+    k, n = 2048, 768
+    weight, x = integers(n, k, 1000 + SHAPES.index((k, n)))[:64], integers(16, k, 5000 + 16).unsqueeze(0)
+    at: dict[str, Any] = {"order": "tensor_core(h200)", "output": FP32, "partial": FP32}
+    for op in ("linear", "lm_head") if "blocks" not in other else ("linear",):
+        p = {"heads": None, "parallel": "row"}
+        changed = run(op, x, w={"weight": weight}, p=p, **at, **other)
+        changed = changed.sum(1) if changed.dim() == 4 else changed
+        assert count_of_others(changed[0], tensors[f"16 {k} {n}/fp32"]) > 0.9 * changed.numel()
 
 
 def test_latents_are_expanded_as_an_h200_has_it() -> None:

@@ -15,7 +15,6 @@ tests of such a record off the list, those that look closest at a line, for up t
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import shutil
@@ -24,12 +23,11 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.tiers.choosing import choose, promoted, written
+from tests.tiers.choosing import choose, promoted
+from tests.tiers.holding import HeldBack
 from tests.tiers.mutations import ROOMS, drawn, tried
 from tests.tiers.recorder import PLACE, TIMED
 from tests.tiers.records import ROOT, read
-
-HELD_BACK = ROOT / "tests" / "tiers" / "held_back.json"
 
 
 def main() -> None:
@@ -69,16 +67,11 @@ def _run(arguments: argparse.Namespace, variable: str) -> None:
 
 
 def _choose(arguments: argparse.Namespace) -> None:
-    older = {*_held_back()[0]} if arguments.default else set()
+    older = HeldBack.read() if arguments.default else HeldBack({})
     records = read(arguments.folder)
     records.tests = [test for test in records.tests if test.test not in older]
     choice = choose(records, arguments.seconds)
-    about = (
-        "Written by `python -m tests.tiers choose`: tests that only `pytest --all` runs, since others cover the same "
-        "choices, models, commands, bad files and nearly all lines, and they take long; and tests of engines to be "
-        "installed."
-    )
-    HELD_BACK.write_text(written(sorted(older.union(choice.held_back)), about), "utf-8")
+    older.chosen(choice.default, choice.held_back).write()
     print(
         f"default {len(choice.default)} tests, {choice.seconds:.0f} s on one core, of which {choice.covering} cover "
         f"what has to be; held back {len(choice.held_back)}; all {choice.all_seconds:.0f} s; "
@@ -87,21 +80,15 @@ def _choose(arguments: argparse.Namespace) -> None:
 
 
 def _add(arguments: argparse.Namespace) -> None:
-    held_back, about = _held_back()
-    added = promoted(read(arguments.folder), frozenset(held_back), arguments.seconds)
-    HELD_BACK.write_text(written((test for test in held_back if test not in {*added}), about), "utf-8")
+    held_back = HeldBack.read()
+    added = promoted(read(arguments.folder), held_back, arguments.seconds)
+    held_back.without(added).write()
     print(f"{len(added)} tests run by default that were held back")
-
-
-def _held_back() -> tuple[list[str], str]:
-    """The tests that are held back, and what their file says of itself."""
-    file = json.loads(HELD_BACK.read_text("utf-8"))
-    return [f"{path}::{name}" for path, names in file["tests"].items() for name in names], file["about"]
 
 
 def _mutate(arguments: argparse.Namespace) -> None:
     records = read(arguments.folder)
-    held_back = frozenset(_held_back()[0])
+    held_back = HeldBack.read()
     outcomes, killed = [], []
     for mutation in drawn(records, arguments.seed, arguments.rooms):
         outcome = tried(mutation, records, held_back)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import heapq
-import json
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tests.tiers.records import Place, Recorded, Records
@@ -70,7 +69,7 @@ def choose(records: Records, seconds: float) -> Choice:
     )
 
 
-def promoted(records: Records, held_back: Collection[str], seconds: float) -> list[str]:
+def promoted(records: Records, held_back: Container[str], seconds: float) -> list[str]:
     """The tests of a record, held back until now, that look closest at a line, for up to `seconds`."""
     tests, spent = [], 0.0
     paid = {name for test in records.tests if test.test not in held_back for name in _timed(records, test)}
@@ -188,12 +187,3 @@ def _price(records: Records, test: Recorded, paid: set[str]) -> float:
 
 def _timed(records: Records, test: Recorded) -> list[str]:
     return [name for name in test.fixtures if name in records.fixtures]
-
-
-def written(held_back: Iterable[str], about: str) -> str:
-    """The file of the tests that are held back: by file, the tests of it."""
-    by_file: dict[str, list[str]] = {}
-    for test in held_back:
-        file, _, name = test.partition("::")
-        by_file.setdefault(file, []).append(name)
-    return json.dumps({"about": about, "tests": by_file}, indent=1, ensure_ascii=False) + "\n"

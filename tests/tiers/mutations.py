@@ -7,7 +7,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,7 +126,7 @@ def _is_text(*sides: ast.expr) -> bool:
     )
 
 
-def tried(mutation: Mutation, records: Records, held_back: frozenset[str]) -> Outcome:
+def tried(mutation: Mutation, records: Records, held_back: Container[str]) -> Outcome:
     """Run the tests that run the line, the default ones first, until one fails."""
     closest = records.running(mutation.place)
     tiers = {"default": [t for t in closest if t not in held_back], "all": [t for t in closest if t in held_back]}

@@ -16,6 +16,7 @@ from moeparity.numerics.quantised import Grid, quantised
 from moeparity.ops.kernels import quantised as kernel
 from moeparity.ops.kernels.experts import experts
 from tests.engines.cuda.compared import plan_values
+from tests.engines.products import GRIDS
 from tests.engines.triton_kernels.case import Case, Outputs, Seen
 from tests.engines.triton_kernels.moe import combined, experts_at, routed
 from tests.ops.plain import BF16, FP32
@@ -78,15 +79,18 @@ def experts_case(program: str, tokens: int, count: int, k: int, hidden: int, wid
     if program == "live_sglang":
         inputs["deterministic"] = False
 
-    def computed(order: str = ORDER, splits: int = 1) -> Outputs:
+    def computed(order: str = ORDER, splits: int = 1, **grids: Any) -> Outputs:
         choices = experts_at(activation=activation, order=order, splits=splits, split=FP32, splits_order="sequential")
+        choices |= grids
         operands = x.unsqueeze(0), ids.unsqueeze(0), weights.unsqueeze(0)
         rows = experts(*operands, w={"gate_up": gate_up, "down": down}, p={}, at=choices).squeeze(0)
         return {"rows": rows, "output": combined(rows, None)}
 
     blind = ("implementation", "gate_up", "activation", "product", "tf32", "logistic", "tensor", "blocks")
     # An H200 has the same instruction.
-    choices = (experts_at(activation=activation, order=f"tensor_core({gpu})", splits=1) for gpu in ("h100", "h200"))
+    choices = (
+        experts_at(activation=activation, order=f"tensor_core({gpu})", splits=1, **GRIDS) for gpu in ("h100", "h200")
+    )
     return Case(
         program=program,
         kernel="fused_moe_kernel",

@@ -6,9 +6,11 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
+import torch
 
 from moeparity.numerics.tensor_core import gemm_orders
 from moeparity.numerics.tensor_core.instructions import instruction
+from tests.engines.products import FURTHER, GRIDS
 from tests.engines.triton_kernels import dots
 from tests.engines.triton_kernels.case import Case, Outputs, compared, evidence, run
 from tests.verified import record
@@ -67,6 +69,14 @@ def test_the_data_tell_sums_that_round_to_nearest(name: str) -> None:
     """torch's products, added in fp32; and two chains in place of one."""
     assert differing(CASES[name], CASES[name].ours("native")) > MOST_ALIKE
     assert differing(CASES[name], CASES[name].ours(splits=2)) > 0.01
+
+
+@pytest.mark.parametrize("operand", ["weights", "activations"])
+@pytest.mark.parametrize("name", CASES)
+def test_the_data_tell_operands_on_a_grid(name: str, operand: str) -> None:
+    """Of 8 bits, with a scale for each token or block."""
+    grids = {**FURTHER, **GRIDS, "activation_scales": "token", operand: torch.float8_e4m3fn}
+    assert differing(CASES[name], CASES[name].ours(**grids)) > MOST_ALIKE
 
 
 def differing(case: Case, changed: Outputs) -> float:

@@ -26,11 +26,16 @@ from moeparity.plan.spec.variant_schema import Variant
 from moeparity.profiles import fidelity
 from moeparity.profiles.compare import architectures
 
-PROFILES = (
-    *("vllm", "vllm-triton-attention", "sglang", "sglang-triton-attention"),
-    *("trtllm", "megatron", "flashinfer-fused"),
-)
-MODELS = ("qwen3_moe", "deepseek_v3")
+QWEN, DEEPSEEK = "qwen3_moe", "deepseek_v3"
+MODELS: Mapping[str, tuple[str, ...]] = {
+    "vllm": (QWEN, DEEPSEEK),
+    "vllm-triton-attention": (QWEN,),
+    "vllm-triton-mla": (DEEPSEEK,),
+    "sglang": (QWEN, DEEPSEEK),
+    "sglang-triton-attention": (QWEN, DEEPSEEK),
+    **dict.fromkeys(("trtllm", "megatron", "flashinfer-fused"), (QWEN, DEEPSEEK)),
+}
+"""The profiles that are counted, each with the models for which it says something of its own."""
 GPU = "h100"
 PHASES: tuple[Phase, ...] = ("prefill", "decode")
 DECIDES = ("rounding", "order", "form")
@@ -105,13 +110,13 @@ class Choice:
 
 def page(_: str = "") -> str:
     """The whole page."""
-    counted = {(profile, model): choices(profile, model) for profile in PROFILES for model in MODELS}
+    counted = {(profile, model): choices(profile, model) for profile, of in MODELS.items() for model in of}
     rows = "\n".join(_row(*key, of) for key, of in counted.items())
-    head = HEAD.format(models=" and ".join(MODELS), levels=" | ".join(LEVELS), rules="---|" * len(LEVELS), rows=rows)
+    head = HEAD.format(models=f"{QWEN} and {DEEPSEEK}", levels=" | ".join(LEVELS), rules="---|" * len(LEVELS), rows=rows)
     without = "\n".join(_without(*key, of) for key, of in counted.items())
     parts = [head.rstrip(), WITHOUT_A_RUN.format(rows=without).rstrip()]
-    for profile in PROFILES:
-        of_models = [choice for model in MODELS for choice in counted[profile, model]]
+    for profile, models in MODELS.items():
+        of_models = [choice for model in models for choice in counted[profile, model]]
         parts += [f"\n## {profile}: what no run verifies\n", *_rest(of_models)]
     return "\n".join((*parts, ""))
 

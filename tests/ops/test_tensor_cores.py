@@ -93,15 +93,21 @@ def test_latents_are_expanded_as_an_h200_has_it() -> None:
     """A kv_b of DeepSeek's width, which no plan splits."""
     tensors, facts = read("gemms")
     k, n = 512, 32768
-    weight = integers(4096, k, 1000 + SHAPES.index((k, n)))[:64]
+    kv_b = integers(4096, k, 1000 + SHAPES.index((k, n)))[:64]
     for rows in (1, 16, 200):
         assert facts[f"{rows} {k} {n}/plan_32MiB"]["split_k"] == 1
         latent = integers(rows, k, 5000 + rows)[:16]
         at = {"kv_b": BF16, "kv_b_order": "tensor_core(h200)"}
-        ours = run("mla_expand", latent[None, None], None, w={"kv_b": weight}, p={"heads": 2}, **at)
-        assert count_of_others(ours.flatten(2)[0], tensors[f"{rows} {k} {n}/cublas"]) == 0
+        truth = tensors[f"{rows} {k} {n}/cublas"]
+        ours = run("mla_expand", latent[None, None], None, w={"kv_b": kv_b}, p={"heads": 2}, **at)
+        assert count_of_others(ours.flatten(2)[0], truth) == 0
+        for operand in ("weights", "activations"):
+            changed = run(
+                "mla_expand", latent[None, None], None, w={"kv_b": kv_b}, p={"heads": 2}, **at, **{operand: FP8}
+            )
+            assert count_of_others(changed.flatten(2)[0], truth) > 0.9 * truth.numel()
         for gpu in ("h100", "h200"):
-            at["kv_b_order"] = f"tensor_core({gpu})"
+            at = {**at, "kv_b_order": f"tensor_core({gpu})", "weights": UNROUNDED, "activations": UNROUNDED}
             record("mla_expand", at, CALLS["cublas"], operands=BF16, how="recorded", recorded=H200)
 
 

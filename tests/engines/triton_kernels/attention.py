@@ -17,7 +17,7 @@ from torch import Tensor
 
 from moeparity.numerics import cuda
 from moeparity.ops.kernels import attention as kernel
-from moeparity.ops.kernels import flash, flash_merges
+from moeparity.ops.kernels import exponentials, flash, flash_merges
 from moeparity.ops.kernels.key_tiles import Tile
 from tests.engines.triton_kernels.case import Case, Outputs, Seen
 from tests.ops.plain import BF16, FP32, random
@@ -64,11 +64,6 @@ def into(output: torch.dtype) -> str:
 def unfused(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
     """A product and an addition, each rounded, as the interpreter has them."""
     return x * y + z
-
-
-def merge_exp(x: Tensor) -> Tensor:
-    """exp of a merge as the interpreter has it: torch's."""
-    return x.exp()
 
 
 def attended(
@@ -260,7 +255,7 @@ def merge_case(program: str, tokens: int, heads: int, output: torch.dtype) -> Ca
     stored = [replace(run, out=run.out.to(output)) for run in runs]
 
     def merged(**changes: Any) -> Outputs:
-        with patch.object(flash_merges, "fma", unfused), patch.object(cuda, "expf", merge_exp):
+        with patch.object(flash_merges, "fma", unfused), patch.object(cuda, "expf", exponentials.exp):
             out = flash_merges.merged(stored, {**at, **changes}).to(output)
         return {"output": out.squeeze(0).transpose(0, 1)}
 
@@ -276,7 +271,7 @@ def merge_case(program: str, tokens: int, heads: int, output: torch.dtype) -> Ca
         recorded=(
             Seen(op="attention", at=choices, operands=output, blind=("implementation", "splits", "output", "merge")),
         ),
-        blind="exp and log, Triton's on both sides, where `merge: pairwise` has CUDA's; contraction",
+        blind="exp and log, the interpreter's on both sides, where `merge: pairwise` has CUDA's; contraction",
     )
 
 

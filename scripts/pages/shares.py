@@ -112,7 +112,9 @@ def page(_: str = "") -> str:
     """The whole page."""
     counted = {(profile, model): choices(profile, model) for profile, of in MODELS.items() for model in of}
     rows = "\n".join(_row(*key, of) for key, of in counted.items())
-    head = HEAD.format(models=f"{QWEN} and {DEEPSEEK}", levels=" | ".join(LEVELS), rules="---|" * len(LEVELS), rows=rows)
+    head = HEAD.format(
+        models=f"{QWEN} and {DEEPSEEK}", levels=" | ".join(LEVELS), rules="---|" * len(LEVELS), rows=rows
+    )
     without = "\n".join(_without(*key, of) for key, of in counted.items())
     parts = [head.rstrip(), WITHOUT_A_RUN.format(rows=without).rstrip()]
     for profile, models in MODELS.items():

@@ -75,16 +75,16 @@ def test_gemms_of_ops_have_the_bits_of_an_h200() -> None:
     assert min(splits_seen) == 1 < max(splits_seen)
 
 
-@pytest.mark.parametrize("other", [{"weights": FP8}, {"activations": FP8}, {"blocks": 2}], ids=str)
-def test_the_records_tell_grids_and_blocks(other: dict[str, Any]) -> None:
+@pytest.mark.parametrize("otherwise", [{"weights": FP8}, {"activations": FP8}, {"blocks": 2}], ids=str)
+def test_the_records_tell_grids_and_blocks(otherwise: dict[str, Any]) -> None:
     """Operands on a grid of 8 bits, or K in two fixed blocks whose parts are added, are not what the H200 had."""
     tensors, _ = read("gemms")
     k, n = 2048, 768
     weight, x = integers(n, k, 1000 + SHAPES.index((k, n)))[:64], integers(16, k, 5000 + 16).unsqueeze(0)
     at: dict[str, Any] = {"order": "tensor_core(h200)", "output": FP32, "partial": FP32}
-    for op in ("linear", "lm_head") if "blocks" not in other else ("linear",):
+    for op in ("linear", "lm_head") if "blocks" not in otherwise else ("linear",):
         p = {"heads": None, "parallel": "row"}
-        changed = run(op, x, w={"weight": weight}, p=p, **at, **other)
+        changed = run(op, x, w={"weight": weight}, p=p, **at, **otherwise)
         changed = changed.sum(1) if changed.dim() == 4 else changed
         assert count_of_others(changed[0], tensors[f"16 {k} {n}/fp32"]) > 0.9 * changed.numel()
 

@@ -50,8 +50,8 @@ class HeldBack:
         by_function: dict[str, set[str]] = {}
         for function, parameters in map(_parts, default):
             by_function.setdefault(function, set()).add(parameters)
-        held = {function for function, _ in map(_parts, held_back)}
-        again = {function: frozenset(by_function.get(function, ())) for function in held}
+        functions = {function for function, _ in map(_parts, held_back)}
+        again = {function: frozenset(by_function.get(function, ())) for function in functions}
         return HeldBack(
             {function: frozenset(by_function.get(function, ids)) for function, ids in self.running.items()} | again
         )

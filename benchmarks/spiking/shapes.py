@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -18,7 +17,7 @@ from scripts.train_quickstart.configuration import AUX_COEF, SEED
 from scripts.train_quickstart.corpus import Corpus, batches
 from scripts.train_quickstart.training import build_optimizer, lr_scale
 
-STEPS, LENGTH = 200, 128
+STEPS, LENGTH, WINDOWS = 200, 128, 64
 COMMON: Mapping[str, Any] = {
     "vocab_size": 256,
     "hidden_size": 96,
@@ -47,6 +46,10 @@ class Shape:
     experts: int = 0
     top_k: int = 0
     config: Mapping[str, Any] = field(default_factory=dict)
+
+    def folder(self, seed: int) -> str:
+        """The name of the folder that holds the model of this shape and seed."""
+        return f"{self.name}-{seed}".replace(", ", "-").replace(" ", "-")
 
 
 SHAPES = (
@@ -88,9 +91,11 @@ experts.
 """
 
 
-def trained(shape: Shape, corpus: Corpus, folder: Path, steps: int = STEPS) -> None:
-    """Train a model of this shape, and write its weights in bf16 into `folder`; all shapes see the same bytes."""
-    torch.manual_seed(SEED)
+def trained(shape: Shape, corpus: Corpus, folder: Path, seed: int, steps: int = STEPS) -> None:
+    """Train a model of this shape, and write its weights in bf16 into `folder`; with one seed all shapes see the same
+    bytes.
+    """
+    torch.manual_seed(SEED + seed)
     config = AutoConfig.for_model(shape.model_type, **COMMON, **shape.config)
     experts = {"experts_implementation": "eager"} if shape.experts else {}
     model: Any = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
@@ -98,16 +103,24 @@ def trained(shape: Shape, corpus: Corpus, folder: Path, steps: int = STEPS) -> N
     )
     optimizer = build_optimizer(model)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: lr_scale(step, steps))
-    start = time.monotonic()
-    for batch in islice(batches(corpus.train, torch.Generator().manual_seed(SEED)), steps):
+    for batch in islice(batches(corpus.train, torch.Generator().manual_seed(SEED + seed)), steps):
         loss, balance = _losses(model, shape, batch[:, : LENGTH + 1])
         torch.autograd.backward(loss + AUX_COEF * balance)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-    print(f"{shape.name}: loss {loss.item():.3f} after {steps} steps, {time.monotonic() - start:.0f} s", flush=True)
     model.to(torch.bfloat16).save_pretrained(folder)
+
+
+@torch.no_grad()
+def held_out_loss(folder: Path, corpus: Corpus) -> float:
+    """The loss of a written model on `WINDOWS` windows of bytes that it was not trained on, in nats per byte."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    starts = torch.arange(WINDOWS) * ((len(corpus.held_out_source) - LENGTH) // WINDOWS)
+    batch = corpus.held_out_source[starts[:, None] + torch.arange(LENGTH + 1)].long()
+    logits = model(batch[:, :-1], use_cache=False).logits.float()
+    return F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten()).item()
 
 
 def _losses(model: Any, shape: Shape, batch: Tensor) -> tuple[Tensor, Tensor]:

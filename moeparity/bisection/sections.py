@@ -103,7 +103,7 @@ SECTIONS: Final = (
     Section(graph.show, GRAPH, on_page=True),
     Section(envelope.show, NOISE, "envelope", "what legal orders of the same sums give at each node"),
     Section(arrival.show, NOISE, "arrival", "how far the draws of an order of arrival lie apart"),
-    Section(spikes.show, NOISE, "spikes", "tokens that jump from draw to draw of an order of arrival, and why"),
+    Section(spikes.show, NOISE, "spikes", "tokens that jump from draw to draw, and why"),
     Section(floor.show, NOISE, "floor", "the reference against itself, reordered"),
     Section(schedule.show, NOISE),
     Section(real_ranks.show, NOISE),

@@ -44,21 +44,13 @@ def arrival_draws(side: Side, further: int = DRAWS) -> list[Side]:
 
 
 def refuse_nothing_drawn(plan: Plan) -> None:
-    """Raises SpecError if the recipe looks for spikes over draws, and no side has anything to draw, or the model gives
-    scores in place of log-probabilities.
-    """
-    if plan.recipe.spikes is None:
-        return
-    where = Where(plan.path, plan.recipe.line_of("spikes"))
-    if plan.model.graph.pairs:
+    """Raises SpecError if the recipe looks for spikes over draws, and no side has anything to draw."""
+    if plan.recipe.spikes is not None and not any(adds_on_arrival(side.plan) for side in plan.sides.values()):
+        where = Where(plan.path, plan.recipe.line_of("spikes"))
         raise SpecError(
-            f"{where}: spikes are of tokens, and this checkpoint gives one score for each sequence. Drop it."
-        )
-    if not any(adds_on_arrival(side.plan) for side in plan.sides.values()):
-        raise SpecError(
-            f"{where}: spikes draws sums in order of arrival, and neither side has one. Give a side a profile with one "
-            'or set it, as in `set: {"layers[*].moe.combine:order": unordered(0)}` or `"**.reduce:order"` of several '
-            "ranks."
+            f"{where}: spikes draws sums in order of arrival, and neither side has one that takes effect. Give a side a "
+            'profile with one, or set it, as in `set: {"layers[*].moe.combine:order": unordered(0)}`; among ranks '
+            '`"**.reduce:collective": none` and `"**.reduce:order": unordered(0)`.'
         )
 
 

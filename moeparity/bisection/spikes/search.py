@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
@@ -117,7 +117,7 @@ def search(
         ids = experts.of(reference, plan.model.graph)
         for (rung, rank), forced in _forced(plan, drawn, ids, tried, reference):
             key = (draw, rung, rank)
-            trials[key] = walker(plan, key, side_of(plan, candidate), routes=forced)
+            trials[key] = replace(walker(plan, key, side_of(plan, candidate)), routes=forced)
     against = {key: of_draws[key[0]][0] for key in trials}
     deltas = _run(plan, always, trials, against, progress)
     return tuple(_tried(spike, rank, deltas) for group in of_spikes.values() for spike, rank in _ranked(group))
@@ -161,7 +161,7 @@ def _ranked(group: Sequence[Tried]) -> Iterator[tuple[Tried, int]]:
 
 def _forced(
     plan: Plan, drawn: DrawValues, ids: Tensor, group: Sequence[Tried], reference: Name
-) -> Iterator[tuple[tuple[str, int], Any]]:
+) -> Iterator[tuple[tuple[str, int], Forced | Recorded]]:
     """What is forced in the trials of one draw, by rung and rank."""
     graph = plan.model.graph
     for rank in sorted({rank for _, rank in _ranked(group)}):

@@ -9,7 +9,7 @@ from operator import itemgetter
 from moeparity.bisection.data import ReportData
 from moeparity.bisection.spikes.data import CAUSES, NOT_TOLD, NOT_TRIED, ROUTES, UNLIKELY, Spikes, SpikingToken
 from moeparity.output.blocks import Block, Group, Styled, bullets, columns, group, lines, table
-from moeparity.output.words import between, percent, quantity
+from moeparity.output.words import percent, quantity
 
 METRIC = "token_mult_prob_error"
 
@@ -28,15 +28,17 @@ def reading(spikes: Spikes) -> Iterator[str]:
         return
     yield (
         f"{spikes.tokens} of {quantity(spikes.scored, 'scored token')} spike (exp(|delta|) above {spikes.above:g}) in "
-        f"some draw, {spikes.always} in every draw; of a draw's tokens {_interval(spikes)}."
+        f"some draw, {spikes.always} in every draw; in one draw {_rate(spikes)}."
     )
     yield from _why(spikes)
 
 
-def _interval(spikes: Spikes) -> str:
+def _rate(spikes: Spikes) -> str:
     rate = spikes.rate
     is_bounded = math.isfinite(rate.low) and math.isfinite(rate.high)
-    return f"{rate.estimate:.3g}" + (f" {between(rate.low, rate.high)}" if is_bounded else "")
+    return percent(rate.estimate) + (
+        f" (95 % over draws: {percent(rate.low)} to {percent(rate.high)})" if is_bounded else ""
+    )
 
 
 def _why(spikes: Spikes) -> Iterator[str]:
@@ -123,18 +125,18 @@ def _tokens(spikes: Spikes) -> Block:
     ]
     rest = spikes.tokens - len(spikes.listed)
     note = (
-        f"draws: in which it spikes, of {len(spikes.draws)}; flips: in how many of all its own route differs; layer: "
-        "where it does first; tie: how many tokens have a smaller margin there in the reference; cause: the most "
-        "frequent one."
+        f"token: of which sequence; draws: in which it spikes, of {len(spikes.draws)}; flips: in how many of all its own "
+        "route differs; layer: where it does first; tie: how many tokens have a smaller margin there in the reference; "
+        "cause: the most frequent one."
     )
     notes = [note, *([f"{rest} more"] if rest else [])]
-    return table(columns(*titles, first="sequence:token"), rows, *(Styled(note, "dim") for note in notes))
+    return table(columns(*titles, first="token"), rows, *(Styled(note, "dim") for note in notes))
 
 
 def _tie(token: SpikingToken) -> str:
     if math.isnan(token.margin):
         return ""
-    return percent(token.margin_rank)
+    return percent(token.margin_rank) if token.margin else "tied"
 
 
 def _cause(token: SpikingToken) -> str:

@@ -28,8 +28,8 @@ RECIPE = """\
 kind: recipe
 checkpoint: {checkpoint}
 tokens: {{file: prompts.jsonl, tokenizer: bytes, sample: {{from: reference, new_tokens: {new_tokens}, seed: 0}}}}
-reference: {{profile: hf-eager, micro_batch: 8, placement: {{tensor: {ranks}}}, set: {{{set}"{order}": unordered(100)}}}}
-candidate: {{profile: hf-eager, micro_batch: 8, placement: {{tensor: {ranks}}}, set: {{{set}"{order}": unordered(0)}}}}
+reference: {{{side}, set: {{{set}"{order}": unordered(100)}}}}
+candidate: {{{side}, set: {{{set}"{order}": unordered(0)}}}}
 gate: {{metric: token_mult_prob_error, below: 1.05}}
 floor: false
 spikes: {{draws: {draws}, above: {above}}}
@@ -84,7 +84,7 @@ def run(model: str, seed: int | None, checkpoint: Path, of_sum: str, loss: float
     (folder / "prompts.jsonl").write_text("".join(lines), "utf-8")
     text = RECIPE.format(
         checkpoint=checkpoint.resolve(),
-        ranks=RANKS if of_sum == ALL_REDUCE else 1,
+        side=f"profile: hf-eager, micro_batch: 8, placement: {{tensor: {RANKS if of_sum == ALL_REDUCE else 1}}}",
         order=ORDERS[of_sum],
         set=FURTHER[of_sum],
         above=ABOVE,

@@ -37,12 +37,14 @@ COMMON: Mapping[str, Any] = {
 class Shape:
     """A model's shape: its family, whether queries and keys are normed (`qk_norm`), and how many of which experts.
 
-    Every token meets as many weights of MLPs in each of them: 6 experts of 48, 2 of 144, or one MLP of 288.
+    seeds: how many are trained; dense ones are cheap. Every token meets as many weights of MLPs in each shape: 6
+    experts of 48, 2 of 144, or one MLP of 288.
     """
 
     name: str
     model_type: str
     qk_norm: bool
+    seeds: int = 2
     experts: int = 0
     top_k: int = 0
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -83,8 +85,8 @@ SHAPES = (
         top_k=2,
         config={"num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 144},
     ),
-    Shape(name="qwen3, dense", model_type="qwen3", qk_norm=True, config={"intermediate_size": 288}),
-    Shape(name="llama, dense", model_type="llama", qk_norm=False, config={"intermediate_size": 288}),
+    Shape(name="qwen3, dense", model_type="qwen3", qk_norm=True, seeds=4, config={"intermediate_size": 288}),
+    Shape(name="llama, dense", model_type="llama", qk_norm=False, seeds=4, config={"intermediate_size": 288}),
 )
 """The first two differ in the norm of queries and keys alone, as the last two do; the second and the third in their
 experts.

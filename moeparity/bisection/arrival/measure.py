@@ -48,8 +48,8 @@ def refuse_nothing_drawn(plan: Plan) -> None:
     if plan.recipe.spikes is not None and not any(adds_on_arrival(side.plan) for side in plan.sides.values()):
         where = Where(plan.path, plan.recipe.line_of("spikes"))
         raise SpecError(
-            f"{where}: spikes draws sums in order of arrival, and neither side has one that takes effect. Give a side a "
-            'profile with one, or set it, as in `set: {"layers[*].moe.combine:order": unordered(0)}`; among ranks '
+            f"{where}: spikes draws sums in order of arrival, and neither side has one that takes effect. Give a side "
+            'a profile with one, or set it, as in `set: {"layers[*].moe.combine:order": unordered(0)}`; among ranks '
             '`"**.reduce:collective": none` and `"**.reduce:order": unordered(0)`.'
         )
 

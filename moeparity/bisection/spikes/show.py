@@ -125,9 +125,9 @@ def _tokens(spikes: Spikes) -> Block:
     ]
     rest = spikes.tokens - len(spikes.listed)
     note = (
-        f"token: of which sequence; draws: in which it spikes, of {len(spikes.draws)}; flips: in how many of all its own "
-        "route differs; layer: where it does first; tie: how many tokens have a smaller margin there in the reference; "
-        "cause: the most frequent one."
+        f"token: of which sequence; draws: in which it spikes, of {len(spikes.draws)}; flips: in how many of all its "
+        "own route differs; layer: where it does first; tie: how many tokens have a smaller margin there in the "
+        "reference; cause: the most frequent one."
     )
     notes = [note, *([f"{rest} more"] if rest else [])]
     return table(columns(*titles, first="token"), rows, *(Styled(note, "dim") for note in notes))

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 import torch
 
 from benchmarks.spiking.runs import ABOVE, ALL_REDUCE, COMBINE, RANKS, Figures, Size
-from benchmarks.spiking.shapes import SHAPES
 from moeparity.inputs.machine import cpu_name
 
 PAIRS = (
@@ -120,15 +119,14 @@ def _without_routes(figures: Sequence[Figures]) -> Iterator[str]:
 
 
 def _limits() -> Iterator[str]:
-    names = ", ".join(shape.name for shape in SHAPES)
     yield from (
         "## What this does not say",
         "",
-        f"- The shapes are {names}. Small models, trained for minutes, on one CPU: rates of large ones are others.",
+        "- These are small models, trained for minutes, on one CPU: rates of large ones are others.",
         "- Intervals are over draws. They do not hold what another training would give; the seeds show how much that",
         "  is. A difference that changes sides between seeds is one between two trainings.",
-        "- Spikes by routes need a router, so a dense model can't have them. That Qwen3-4B spikes and Llama-3.1-8B not,",
-        "  both dense, is asked by the pair `qwen3, dense` and `llama, dense` alone.",
+        "- Spikes by routes need a router, so a dense model can't have them. Why Qwen3-4B spikes and Llama-3.1-8B does",
+        "  not, both dense, is asked by the pair `qwen3, dense` and `llama, dense` alone.",
         "",
     )
 

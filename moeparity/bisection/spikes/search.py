@@ -17,6 +17,7 @@ from moeparity.bisection.observed import Observed
 from moeparity.bisection.observers import seen_metrics
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.pieces import PieceStore
+from moeparity.bisection.shares.search import MixtureCounts
 from moeparity.bisection.spikes.observe import SPIKES, DrawValues, pairs, spikes
 from moeparity.bisection.trials import TrialKey, walker
 from moeparity.bisection.watch import Search
@@ -121,6 +122,16 @@ def search(
     against = {key: of_draws[key[0]][0] for key in trials}
     deltas = _run(plan, always, trials, against, progress)
     return tuple(_tried(spike, rank, deltas) for group in of_spikes.values() for spike, rank in _ranked(group))
+
+
+def expected_forced(plan: Plan) -> MixtureCounts:
+    """How many trials with forced routes may be run beyond the first pass: none without a spike that a route reaches,
+    at most one for each draw and two for each spike.
+    """
+    routes = any(node.op.role.routes for node in plan.model.graph.nodes)
+    if plan.recipe.spikes is None or not routes or not _may_force(plan):
+        return MixtureCounts(fewest=0, most=0)
+    return MixtureCounts(fewest=0, most=plan.recipe.spikes.draws + 2 * MOST)
 
 
 def _may_force(plan: Plan) -> bool:

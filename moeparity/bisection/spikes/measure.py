@@ -46,9 +46,9 @@ _SpikeCauses = Mapping[tuple[int, int, int], str]
 
 
 def measure(of: Context) -> Spikes | None:
-    """The spikes; None if the recipe asks for none."""
+    """The spikes; None if the recipe asks for none, and without a token to count."""
     drawn, wanted = of.observed.of_watch(SPIKES), of.plan.recipe.spikes
-    if drawn is None or wanted is None:
+    if drawn is None or wanted is None or not bool(drawn.counts.flatten(1).any(-1).all()):
         return None
     spiking = drawn.counts & spikes(drawn.values[0], wanted.above)
     causes = _causes(drawn, spiking, of.observed.of_search(TRIED) or (), wanted.above)

@@ -30,7 +30,7 @@ from moeparity.plan.graph import Graph
 from moeparity.plan.sides import Side
 from moeparity.progress import Callback
 
-MOST: Final = 64
+MOST: Final = 256
 """How many spikes are tried, the highest first."""
 ONE, OWN, ALL = "one layer", "own routes", "all routes"
 

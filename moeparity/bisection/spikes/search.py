@@ -229,4 +229,4 @@ def _tried(spike: Tried, rank: int, deltas: dict[Name, Tensor]) -> Tried:
     )
 
 
-TRIED: Final[Search[Sequence[Tried]]] = Search("spikes", search)
+TRIED: Final[Search[Sequence[Tried]]] = Search("forced routes", search)

@@ -7,6 +7,7 @@ first pass only, so the fewest and the most are told.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import first_toggles
 from moeparity.bisection.prepare import prepare
 from moeparity.bisection.rates import MachineRates, machine_rates
+from moeparity.bisection.replay.traps import expected_traps
 from moeparity.bisection.sample import sampled_length
 from moeparity.bisection.shares.search import MixtureCounts, expected_mixtures
+from moeparity.bisection.spikes.search import expected_forced
 from moeparity.bisection.toggles.data import LeftOut
 from moeparity.bisection.toggles.measure import left_out
 from moeparity.bisection.toggles.show import left_out_words
@@ -38,7 +41,7 @@ class Expected:
     starting: seconds until everything is read and bound. checking: seconds to read and check all weights. sampling:
     seconds to continue the prompts. seconds: of the first pass, if variants share no work once they differ; `loading`
     of them go into reading weights. split: how many passes `split` may add. mixtures: how many mixtures `attribute` may
-    add.
+    add. forced: how many trials with forced routes `replay` and `spikes` may add in passes of their own, by key.
     available: bytes of memory that may be taken (None: unknown). stored: bytes of the weights' files. measured: when
     and on which machine the rates were measured (None: the caller gave them). left_out: trials that can't run.
     """
@@ -55,6 +58,7 @@ class Expected:
     stored: int
     split: int
     mixtures: MixtureCounts | None
+    forced: Mapping[str, MixtureCounts]
     left_out: tuple[LeftOut, ...]
     measured: MachineRates | None = None
 
@@ -63,12 +67,16 @@ class Expected:
         """Seconds from start to end: (fewest, most)."""
         first = self.starting + self.checking + self.sampling + self.seconds
         mixtures = self.mixtures or MixtureCounts(fewest=0, most=0)
-        of_mixture = OF_A_VARIANT * (self.seconds - self.loading) / self.variants
-        fewest, most = (
-            number * of_mixture + passes * self.loading
-            for number, passes in ((mixtures.fewest, bool(mixtures.fewest)), (mixtures.most, 4 * bool(mixtures.most)))
+        fewest = self._seconds_of(mixtures.fewest, 1) + sum(
+            self._seconds_of(of.fewest, 2) for of in self.forced.values()
         )
+        most = self._seconds_of(mixtures.most, 4) + sum(self._seconds_of(of.most, 2) for of in self.forced.values())
         return first + fewest, first + most + self.split * self.seconds
+
+    def _seconds_of(self, mixtures: int, passes: int) -> float:
+        """Seconds of this many mixtures, which take so many passes; 0 for none."""
+        of_mixture = OF_A_VARIANT * (self.seconds - self.loading) / self.variants
+        return mixtures * of_mixture + passes * self.loading if mixtures else 0.0
 
     @property
     def rows(self) -> list[tuple[str, str]]:
@@ -76,6 +84,9 @@ class Expected:
         sequences, length = self.tokens
         further = [f"up to {self.split} more for `split`, each at most as long"] if self.split else []
         further += [] if self.mixtures is None else [f"those of about {self.mixtures} for `attribute`"]
+        further += [
+            f"two of {of.of('trial')} with forced routes for `{key}`" for key, of in self.forced.items() if of.most
+        ]
         sampled = f", before it {shown_time(self.sampling)} to sample" if self.sampling else ""
         checked = f", and {shown_time(self.checking)} to check them" if self.checking else ""
         room = "" if self.available is None else f"; {shown_size(self.available)} may be taken"
@@ -129,7 +140,7 @@ def expected(
     side = [walker for walker in walkers if sample is not None and walker.name == sample.source]
     columns = [sampled_length(walker, length + new_tokens, new_tokens) for walker in side]
     step = estimate(side, store, sequences, columns[0]).amounts if side else Amounts(of={})
-    stored = int(amounts.of.get((READ, ""), 0))
+    stored, traps = int(amounts.of.get((READ, ""), 0)), expected_traps(plan)
     return Expected(
         variants=len(walkers),
         tokens=(sequences, length + new_tokens),
@@ -143,6 +154,7 @@ def expected(
         stored=stored,
         split=plan.recipe.split,
         mixtures=expected_mixtures(plan) if plan.recipe.attribute else None,
+        forced={"replay": MixtureCounts(fewest=traps, most=traps), "spikes": expected_forced(plan)},
         measured=measured,
         left_out=left_out(observation.refused),
     )

@@ -28,6 +28,7 @@ from moeparity.bisection.rewards.data import Rewards
 from moeparity.bisection.run.data import Cost, Run, Variant
 from moeparity.bisection.schedule.data import Schedule
 from moeparity.bisection.shares.data import Attribution
+from moeparity.bisection.spikes.data import Spikes
 from moeparity.bisection.summary.data import Summary
 from moeparity.bisection.toggles.data import LeftOut, Offset, Swap, ToggleResult
 from moeparity.bisection.tokens.data import ClassMetrics
@@ -67,6 +68,7 @@ class ReportData:
     floor: Floor | None = None
     oracle: Oracle | None = None
     arrival: Arrival | None = None
+    spikes: Spikes | None = None
     updates: Updates | None = None
     rewards: Rewards | None = None
     replay: Replay | None = None

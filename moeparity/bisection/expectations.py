@@ -25,6 +25,7 @@ from moeparity.plan.spec.expect import (
     FlipBounds,
     GrowthBounds,
     MetricBounds,
+    SpikeBounds,
     UpdateBounds,
 )
 
@@ -79,10 +80,13 @@ def refuse_unknown(expect: Expect, toggles: Iterable[str], where: Where) -> None
                 )
 
 
-def refuse_unmeasured(expect: Expect, where: Where, *, attribute: bool, replay: bool) -> None:
-    """Raise SpecError if shares are expected of a recipe that takes none (`attribute: false`), or replays of one that
-    replays nothing (`replay: false`).
+def refuse_unmeasured(expect: Expect, where: Where, *, attribute: bool, replay: bool, spikes: bool) -> None:
+    """Raise SpecError if shares are expected of a recipe that takes none (`attribute: false`), replays of one that
+    replays nothing (`replay: false`), or spikes of one that draws none.
     """
+    if expect.spikes is not None and not spikes:
+        at = Where(where.path, expect.line_of("spikes"))
+        raise SpecError(f"{at}: expect.spikes needs draws to look for spikes in. Add `spikes: {{draws: 16}}`.")
     if expect.replay is not None and not replay:
         at = Where(where.path, expect.line_of("replay"))
         raise SpecError(f"{at}: expect.replay needs the replay ladder, and this recipe has none. Add `replay: true`.")
@@ -102,6 +106,7 @@ def _expectations(expect: Expect, graph: Graph, where: Where) -> Iterator[Expect
     yield from _metrics(expect.metrics, _metric)
     yield from _metrics(expect.distribution, _distribution)
     yield from _metrics(expect.updates, _of_updates)
+    yield from _metrics(expect.spikes, _of_spikes)
     if expect.interval is not None:
         yield Expectation(says=f"interval {expect.interval}", judge=partial(_interval, expect.interval))
     if expect.flips is not None:
@@ -130,13 +135,15 @@ def _expectations(expect: Expect, graph: Graph, where: Where) -> Iterator[Expect
 
 
 def _metrics(
-    bounds: MetricBounds | DistributionBounds | UpdateBounds | None, measure: Callable[[str, Report], float]
+    bounds: MetricBounds | DistributionBounds | UpdateBounds | SpikeBounds | None,
+    measure: Callable[[str, Report], float],
 ) -> Iterator[Expectation]:
     for name in type(bounds).model_fields if bounds is not None else ():
         range_: Bounds | None = getattr(bounds, name)
         if range_ is not None:
             value = partial(measure, name)
-            yield Expectation(says=f"{name} {range_}", judge=partial(_within, range_, value))
+            of_spikes = "spikes " if isinstance(bounds, SpikeBounds) else ""
+            yield Expectation(says=f"{of_spikes}{name} {range_}", judge=partial(_within, range_, value))
 
 
 def _flips(bounds: FlipBounds) -> Iterator[Expectation]:
@@ -206,6 +213,10 @@ def _of_updates(name: str, report: Report) -> float:
     if name == "stale_keys":
         return 0 if updates.stale_keys is None else updates.stale_keys.tokens
     return next(part.mean_abs for part in updates.parts if part.name == name.replace("_", " "))
+
+
+def _of_spikes(name: str, report: Report) -> float:
+    return math.nan if report.spikes is None else report.spikes.measured[name]
 
 
 def _flipped_tokens(report: Report) -> float:

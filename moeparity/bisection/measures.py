@@ -36,6 +36,7 @@ from moeparity.bisection.rewards import measure as rewards
 from moeparity.bisection.run import measure as run
 from moeparity.bisection.schedule import measure as schedule
 from moeparity.bisection.shares import measure as shares
+from moeparity.bisection.spikes import measure as spikes
 from moeparity.bisection.summary import measure as summary
 from moeparity.bisection.toggles import measure as toggles
 from moeparity.bisection.tokens import measure as tokens
@@ -59,6 +60,7 @@ MEASURES: Final = (
     floor.MEASURE,
     oracle.MEASURE,
     arrival.MEASURE,
+    spikes.MEASURE,
     updates.MEASURE,
     rewards.MEASURE,
     replay.MEASURE,

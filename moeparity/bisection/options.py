@@ -68,7 +68,7 @@ class Options:
         update = {key: value for key, value in choices.items() if value is not None}
         update["swap"] = [*recipe.swap, *self.swap]
         if not self.attribution:
-            update |= {"split": 0, "swap": [], "envelope": 0}
+            update |= {"split": 0, "swap": [], "envelope": 0, "spikes": None}
             update |= dict.fromkeys(("floor", "oracle", "replay", "attribute"), False)
         for override in self.overrides:
             recipe = override.apply(recipe)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from moeparity import user_code
+from moeparity.bisection.arrival.measure import refuse_nothing_drawn
 from moeparity.bisection.options import Options
 from moeparity.bisection.oracle.side import ORACLE, oracle_side
 from moeparity.bisection.plan import Plan
@@ -63,6 +64,7 @@ def prepare(
     """
     plan = _plan(path, device, options or Options(), progress, opener)
     refuse_impossible(plan)
+    refuse_nothing_drawn(plan)
     if values:
         plan.model.check_values(progress)
     return plan

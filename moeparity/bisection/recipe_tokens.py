@@ -40,6 +40,9 @@ def _refuse_steps_of_pairs(recipe: recipe_schema.RecipeFile, path: Path) -> None
         raise SpecError(
             f"{where}: {gives}, so nothing can be sampled from it. Write `sampled_from:` in place of `sample:`."
         )
+    if recipe.spikes is not None:
+        where = Where(path, recipe.line_of("spikes"))
+        raise SpecError(f"{where}: {gives}, so no token can spike. Leave `spikes:` out.")
     for variant in recipe.variants:
         if variant.schedule is not None or variant.trace is not None:
             key = "trace" if variant.schedule is None else "schedule"

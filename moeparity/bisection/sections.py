@@ -27,6 +27,7 @@ from moeparity.bisection.rewards import show as rewards
 from moeparity.bisection.run import show as run
 from moeparity.bisection.schedule import show as schedule
 from moeparity.bisection.shares import show as shares
+from moeparity.bisection.spikes import show as spikes
 from moeparity.bisection.summary import show as summary
 from moeparity.bisection.toggles import show as toggles
 from moeparity.bisection.tokens import show as tokens
@@ -102,6 +103,7 @@ SECTIONS: Final = (
     Section(graph.show, GRAPH, on_page=True),
     Section(envelope.show, NOISE, "envelope", "what legal orders of the same sums give at each node"),
     Section(arrival.show, NOISE, "arrival", "how far the draws of an order of arrival lie apart"),
+    Section(spikes.show, NOISE, "spikes", "tokens that jump from draw to draw, and why"),
     Section(floor.show, NOISE, "floor", "the reference against itself, reordered"),
     Section(schedule.show, NOISE),
     Section(real_ranks.show, NOISE),

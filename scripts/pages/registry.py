@@ -243,6 +243,12 @@ MEASURED = {
         measured=True,
     ),
     "schedules": Page(path="docs/schedules.md", takes="half a minute", write=paths.path(), measured=True),
+    "spiking": Page(
+        path="docs/generated/spiking.md",
+        takes="half an hour",
+        write=put_out("benchmarks.spiking"),
+        measured=True,
+    ),
     "trust": Page(
         path="docs/trust.md",
         takes=f"a second, of what `python -m tests.hostile --record {RECORD}` has tried in hours",
@@ -252,7 +258,7 @@ MEASURED = {
     "variance": Page(
         path="docs/variance.md",
         takes="a minute",
-        write=blocks({"session": sessions.variance}),
+        write=blocks({"session": sessions.variance, "spikes": sessions.section("Spikes")}),
         measured=True,
     ),
 }

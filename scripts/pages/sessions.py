@@ -46,6 +46,21 @@ def variance(block: str) -> str:
     return f"{_session(command, [line.rstrip() for line in lines])}\n\n{datetime.now(UTC):%Y-%m-%d}"
 
 
+def section(title: str) -> Callable[[str], str]:
+    """A writer of a session of which only the group of this title is kept; machine and day stand below it."""
+
+    def written(block: str) -> str:
+        command = _command(block)
+        lines = _output(f"{command} --device cpu", ROOT, COLUMNS="100").splitlines()
+        first = lines.index(title)
+        end = next(place for place in range(first + 1, len(lines)) if lines[place][:1].strip())
+        text = "\n".join(line.rstrip() for line in lines[first:end]).rstrip()
+        machine = f"{cpu_name()}, torch {torch.__version__}, 1 thread, {datetime.now(UTC):%Y-%m-%d}"
+        return f"{_session(command, ['[...]', *text.splitlines(), '[...]'])}\n\n{machine}"
+
+    return written
+
+
 def first_screen(name: str) -> Callable[[str], str]:
     """A writer of one situation of docs/first-screen.md, at 80 columns, broken off where it is long."""
 

@@ -39,6 +39,7 @@ ELSEWHERE = {
     "peers",
     "planted",
     "rl_loop",
+    "spiking",
     "suite",
     "tails",
     "written_out",

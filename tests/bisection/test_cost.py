@@ -12,6 +12,7 @@ from moeparity.bisection import cost
 from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import bisect, passes_over, ready
 from moeparity.bisection.rates import MachineRates
+from moeparity.bisection.spikes.search import MOST
 from moeparity.cli.commands import app
 from moeparity.engine.duration import CALLS, DRAWN, MADE, MOVED, Rates
 from tests.errors.base import BASE
@@ -118,3 +119,27 @@ def test_nothing_is_run_and_no_weight_is_looked_at(tmp_path: Path, monkeypatch: 
 )
 def test_times_for_people(seconds: float, text: str) -> None:
     assert cost.shown_time(seconds) == text
+
+
+def test_replays_that_are_planted_are_as_many_as_run(tmp_path: Path) -> None:
+    """What `--dry-run` says of a ladder is what the run plants: one line for each."""
+    path = recipe(tmp_path, "replay: true\nfloor: false\n")
+    before = cost.expected(path, device="cpu", rates=CALL)
+    plain = cost.expected(path, device="cpu", rates=CALL, options=Options(replay=False))
+    report = bisect(path, device="cpu")
+    assert report.replay is not None
+    planted = len(report.replay.traps)
+    assert (before.forced["replay"].fewest, before.forced["replay"].most) == (planted, planted)
+    assert f"two of {planted} trials with forced routes for `replay`" in dict(before.rows)["passes"]
+    assert before.total[0] > before.starting + before.checking + before.sampling + before.seconds
+    assert plain.forced["replay"].most == 0
+    assert "forced" not in dict(plain.rows)["passes"]
+
+
+def test_routes_forced_for_spikes_are_bounded(tmp_path: Path) -> None:
+    orders = 'set: {"layers[*].moe.combine:order": unordered(0)}'
+    text = RECIPE.replace("{profile: hf-default}", f"{{profile: hf-default, {orders}}}")
+    before = cost.expected(recipe(tmp_path, "spikes: {draws: 5}\n", text), device="cpu", rates=CALL)
+    assert (before.forced["spikes"].fewest, before.forced["spikes"].most) == (0, 5 + 2 * MOST)
+    assert before.total[0] < before.total[1]
+    assert f"two of 0 to {5 + 2 * MOST} trials with forced routes for `spikes`" in dict(before.rows)["passes"]

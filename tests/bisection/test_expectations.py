@@ -13,6 +13,16 @@ from moeparity.bisection.distribution.data import Distribution
 from moeparity.bisection.expectations import expectations, refuse_unknown
 from moeparity.bisection.record.data import Record
 from moeparity.bisection.report import Report
+from moeparity.bisection.spikes.data import (
+    EARLIER_ROUTES,
+    NOT_TOLD,
+    ONE_FLIP,
+    OWN_ROUTES,
+    UNLIKELY,
+    Cause,
+    Spikes,
+    SpikingDraw,
+)
 from moeparity.bisection.updates.data import StaleKeys, UpdatePart, Updates
 from moeparity.bisection.updates.split import PARTS
 from moeparity.bisection.verdict.data import Metrics
@@ -22,7 +32,7 @@ from moeparity.metrics.verdict import Status
 from moeparity.output.findings import Finding, combined
 from moeparity.plan.config import Config
 from moeparity.plan.expand import expand
-from moeparity.plan.spec.expect import DistributionBounds, Expect, MetricBounds, UpdateBounds
+from moeparity.plan.spec.expect import DistributionBounds, Expect, MetricBounds, SpikeBounds, UpdateBounds
 from tests.bisection.reports import REPORT, fill, grown
 from tests.errors.base import BASE, copy
 
@@ -144,6 +154,41 @@ def test_every_part_of_a_divergence_across_updates_can_be_bounded() -> None:
         assert status({"updates": {name: {"above": 4}}}, replace(REPORT, updates=with_stale)) == "fail"
         assert status(expect, replace(REPORT, updates=None)) == "fail"
     assert status({"updates": {"stale_keys": {"below": 1}}}, replace(REPORT, updates=none)) == "ok"
+
+
+def test_every_number_of_the_spikes_can_be_bounded() -> None:
+    numbers = {"mean": 1.25, "highest": 1.75, "draws_above": 0.25, "tokens": 0.125, "always": 0.5}
+    numbers |= {"routes": 0.375, "unlikely": 0.5, "not_told": 0.125}
+    assert set(SpikeBounds.model_fields) == set(numbers)
+    draws = [
+        SpikingDraw(draw=draw, mean=mean, highest_sequence=2.0, highest=highest, spikes=2, carried=1.0)
+        for draw, (mean, highest) in enumerate([(1.25, 1.5), (1.125, 1.75), (1.0, 1.0), (1.0, 1.0)])
+    ]
+    counts = {ONE_FLIP: 1, OWN_ROUTES: 1, EARLIER_ROUTES: 1, UNLIKELY: 4, NOT_TOLD: 1}
+    spikes = Spikes(
+        above=1.1,
+        alarm=1.2,
+        scored=16,
+        draws=tuple(draws),
+        median=1.0,
+        draws_above=0.25,
+        rate=REPORT.verdict.value,
+        tokens=2,
+        always=1,
+        spikes=8,
+        causes=tuple(Cause(name=name, spikes=count, tokens=1) for name, count in counts.items()),
+        shared=(),
+        listed=(),
+        reading=(),
+    )
+    report = replace(REPORT, spikes=spikes)
+    for name, number in numbers.items():
+        near = {"above": number - 2**-20, "below": number + 2**-20}
+        assert judged({"spikes": {name: near}}, report) == [
+            (f"spikes {name} above {near['above']:g} and below {near['below']:g}", "ok")
+        ]
+        assert status({"spikes": {name: {"above": number}}}, report) == "fail"
+        assert status({"spikes": {name: {"above": 0}}}, REPORT) == "fail"
 
 
 def test_every_metric_of_the_report_can_be_bounded() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections.abc import Callable
@@ -69,9 +70,19 @@ def _contradicted(folder: Path, checkpoint: Path) -> Report:
     return Rollout(checkpoint, folder).run({**record, "logprobs": record["logprobs"] - 1.0})
 
 
+def _spiking(folder: Path, checkpoint: Path) -> Report:
+    """Two draws of the experts' sum, of which every changed bit counts as a spike."""
+    ours, theirs = ({"set": {"layers[*].moe.combine:order": f"unordered({seed})"}} for seed in (100, 0))
+    recipe = write_recipe(folder, checkpoint, {"input_ids": random_tokens(2, 6)}, ours, theirs)
+    text = json.dumps(json.loads(recipe.read_text("utf-8")) | {"spikes": {"draws": 2, "above": 1.000001}})
+    recipe.write_text(text, "utf-8")
+    return bisect(recipe, device="cpu")
+
+
 RUNS: dict[str, Callable[[Path, Path], Report]] = {
     "shares": small_report,
     "not finite": _nonfinite,
+    "spikes": _spiking,
     "contradicted": _contradicted,
     "trace": reported,
     "function": lambda folder, checkpoint: report_of(folder, checkpoint, "by_mean_of_sizes", "layers[1].moe.norm"),

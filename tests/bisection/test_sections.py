@@ -85,6 +85,7 @@ def test_of_all_that_there_are_nobody_misses_one(report: Report) -> None:
 
 NONE: dict[str, dict[str, Any]] = {
     "arrival": {"arrival": None},
+    "spikes": {"spikes": None},
     "shares": {"attribution": None},
     "determinism": {"not_deterministic": ()},
     "envelope": {"envelope": None},

@@ -37,6 +37,7 @@ Command = tuple[str | Path, ...]
 BISECT = {
     "recipe-sample-too-many-tokens-of-all",
     "recipe-envelope-of-too-many-orders",
+    "recipe-spikes-of-nothing-drawn",
     "recipe-sample-without-logits",
     "recipe-sample-at-another-temperature",
     "recipe-tokens-missing",

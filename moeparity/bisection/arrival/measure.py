@@ -10,6 +10,7 @@ from moeparity.bisection.arrival.show import arrival_reading
 from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import Trial, TrialKey, Trials
+from moeparity.errors import SpecError, Where
 from moeparity.metrics.gating import gated_name
 from moeparity.numerics.orders import NATIVE, Order, parse
 from moeparity.plan.bound import BoundGraph
@@ -18,27 +19,44 @@ from moeparity.plan.setting import Place, Setting
 from moeparity.plan.sides import CANDIDATE, REFERENCE, SIDES, Side
 
 DRAWS = 4
-"""How many further draws are run of each side that has a sum in order of arrival."""
+"""How many further draws are run of each side that has a sum in order of arrival, unless the recipe says how many."""
 
 UNORDERED = "unordered"
 
 
 def trials(plan: Plan, trials: Trials) -> Trials:
     """The first pass's trials for this section: further draws of each side that adds in order of arrival."""
+    further = DRAWS if plan.recipe.spikes is None else plan.recipe.spikes.draws - 1
     return {
         TrialKey("arrival", name, number): Trial(side=draw, base=name)
         for name, side in list(plan.sides.items())[: 1 if plan.recorded else 2]
-        for number, draw in enumerate(arrival_draws(side), 1)
+        for number, draw in enumerate(arrival_draws(side, further), 1)
     }
 
 
-def arrival_draws(side: Side) -> list[Side]:
-    """Copies of the side in which every `unordered` sum has a seed 1 to `DRAWS` higher; [] if the side has no such
+def arrival_draws(side: Side, further: int = DRAWS) -> list[Side]:
+    """Copies of the side in which every `unordered` sum has a seed 1 to `further` higher; [] if the side has no such
     sum.
     """
-    if not any(list(_orders(in_phase)) for in_phase in side.plan.distinct):
+    if not adds_on_arrival(side.plan):
         return []
-    return [replace(side, plan=_redrawn(side.plan, offset)) for offset in range(1, DRAWS + 1)]
+    return [replace(side, plan=_redrawn(side.plan, offset)) for offset in range(1, further + 1)]
+
+
+def refuse_nothing_drawn(plan: Plan) -> None:
+    """Raises SpecError if the recipe looks for spikes over draws, and no side has anything to draw."""
+    if plan.recipe.spikes is not None and not any(adds_on_arrival(side.plan) for side in plan.sides.values()):
+        where = Where(plan.path, plan.recipe.line_of("spikes"))
+        raise SpecError(
+            f"{where}: spikes draws sums in order of arrival, and neither side has one that takes effect. Give a side "
+            'a profile with one, or set it, as in `set: {"layers[*].moe.combine:order": unordered(0)}`; among ranks '
+            '`"**.reduce:collective": none` and `"**.reduce:order": unordered(0)`.'
+        )
+
+
+def adds_on_arrival(plan: BoundGraph) -> bool:
+    """Whether some sum that takes effect is added in order of arrival."""
+    return any(list(_orders(in_phase)) for in_phase in plan.distinct)
 
 
 def _redrawn(plan: BoundGraph, offset: int) -> BoundGraph:

@@ -18,7 +18,8 @@ from moeparity.bisection.watch import Search
 from moeparity.engine.routes import IDS, ORDER, WEIGHTS, Recorded, Replayed, by_slot, replayed_plan, tables
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker
-from moeparity.metrics.replay import NO_ROUTE, Replay, displaced, incomplete, leading_dense, replayed
+from moeparity.errors import SpecError
+from moeparity.metrics.replay import NO_ROUTE, Replay, Trap, displaced, incomplete, leading_dense, replayed
 from moeparity.metrics.tokens import SequenceSums
 from moeparity.plan.graph import Graph
 from moeparity.plan.sides import REFERENCE
@@ -93,16 +94,11 @@ def search(
 
 def _trials(plan: Plan, routes: _Routes) -> Iterator[tuple[str, Replayed, Walker]]:
     """The walkers of all mistakes: the name, what is taken over, and the walker."""
-    graph, (_, mask, _) = plan.model.graph, plan.tokens_on_device
-    ids, grid = routes.tables(graph, 0), plan.grid
+    graph, (_, mask, _), grid = plan.model.graph, plan.tokens_on_device, plan.grid
+    ids = routes.tables(graph, 0)
     # No record has routes of padding.
     natural = torch.stack(list(ids.values()), 2).masked_fill(~mask[..., None, None], NO_ROUTE).cpu()
-    routed = [node.layer for node in graph.nodes if node.op.role.routes and node.layer is not None]
-    lengths = [grid.tokens(row) for row in range(grid.sequences)]
-    places = displaced(layers=len(routed), pads=len(set(lengths)) > 1)
-    half = max(lengths) // 2
-    missing = incomplete(dense=leading_dense(routed), prompts=min(grid.prompts) > 1, lengths=(half,))
-    replays = [(trap.name, natural, trap.replay) for trap in (*places, *missing)]
+    replays = [(trap.name, natural, trap.replay) for trap in _mistakes(plan)]
     if plan.tokens.routed_experts is not None:
         replays.insert(0, (RECORD, plan.tokens.routed_experts.cpu(), Replay()))
     for name, recorded, replay in replays:
@@ -115,8 +111,34 @@ def _trials(plan: Plan, routes: _Routes) -> Iterator[tuple[str, Replayed, Walker
             yield name, IDS, replace(trial, routes=Recorded(of=tables(of_trainer, graph), replayed=IDS))
     sorted_ids = by_slot(natural.sort(-1).values, graph)
     yield OWN_WEIGHTS, IDS, replace(walker(plan, OWN_WEIGHTS, plan.candidate), grafts=sorted_ids)
-    if replayed_plan(plan.candidate.plan, plan.reference.plan) is plan.reference.plan:
+    if _may_take_weights(plan):
         yield from _of_slots(plan, ids, routes.tables(graph, 1))
+
+
+def _mistakes(plan: Plan) -> list[Trap]:
+    """Routes of other places, and those that a record does not have, as far as these tokens and layers have any."""
+    graph, grid = plan.model.graph, plan.grid
+    routed = [node.layer for node in graph.nodes if node.op.role.routes and node.layer is not None]
+    lengths = [grid.tokens(row) for row in range(grid.sequences)]
+    places = displaced(layers=len(routed), pads=len(set(lengths)) > 1)
+    half = max(lengths) // 2
+    missing = incomplete(dense=leading_dense(routed), prompts=min(grid.prompts) > 1, lengths=(half,))
+    return [*places, *missing]
+
+
+def _may_take_weights(plan: Plan) -> bool:
+    return replayed_plan(plan.candidate.plan, plan.reference.plan) is plan.reference.plan
+
+
+def expected_traps(plan: Plan) -> int:
+    """How many replays are planted beyond the first pass; 0 without a ladder, or if no routes can be forced."""
+    if not plan.recipe.replay or not any(node.op.role.routes for node in plan.model.graph.nodes):
+        return 0
+    try:
+        of_slots = 2 * _may_take_weights(plan)
+    except SpecError:
+        return 0
+    return len(_mistakes(plan)) + (plan.tokens.routed_experts is not None) + 1 + of_slots
 
 
 def _of_slots(plan: Plan, ids: dict[str, Tensor], weights: dict[str, Tensor]) -> Iterator[tuple[str, Replayed, Walker]]:

@@ -49,8 +49,12 @@ class MixtureCounts:
 
     def __str__(self) -> str:
         """`22 to 190 mixtures`."""
+        return self.of("mixture")
+
+    def of(self, noun: str) -> str:
+        """The numbers of whatever is counted: `22 trials`."""
         numbers = f"{self.fewest:,}" if self.fewest == self.most else f"{self.fewest:,} to {self.most:,}"
-        return f"{numbers} mixture{'s' * (self.most != 1)}"
+        return f"{numbers} {noun}{'s' * (self.most != 1)}"
 
 
 def expected_mixtures(plan: Plan) -> MixtureCounts:

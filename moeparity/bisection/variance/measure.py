@@ -294,6 +294,7 @@ def _distance(metrics: Sequence[TokenMetrics]) -> Distance:
     return Distance(
         mean_abs_delta=_mean(magnitude),
         max_abs_delta=float(magnitude.max()) if len(magnitude) else torch.nan,
+        mult_prob_error=1 + _mean(magnitude.expm1()),
         k3=_mean(_scored(metrics, [each.k3 for each in metrics])),
         kl=_mean(_scored(metrics, [each.kl_candidate_reference for each in metrics])),
         unequal=int(sum(int((each.unequal.bool() & each.scored).sum()) for each in metrics)),

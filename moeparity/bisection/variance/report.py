@@ -88,12 +88,14 @@ class Ratio:
 class Distance:
     """Over the scored tokens, in nats: mean and largest |current - previous|, k3, KL over the vocabulary.
 
+    mult_prob_error: NeMo-RL's token_mult_prob_error, the mean of exp(|current - previous|); 1 if nothing varies.
     unequal: tokens scored by values with other bits. nonfinite: tokens with a NaN or an infinity, left out of the
     means.
     """
 
     mean_abs_delta: float
     max_abs_delta: float
+    mult_prob_error: float
     k3: float
     kl: float
     unequal: int

@@ -151,6 +151,7 @@ def _blocks(report: VarianceReport) -> Iterator[Block]:
         yield notes(
             "ratio: exp(current - previous) of the scored tokens, in fp64; previous is the composition that the "
             "others are compared with.",
+            "mult prob error: token_mult_prob_error, the mean of exp(|delta|).",
             "k3 and |delta|, the distance of both log-probabilities, in nats per token. rows: sequences x tokens of "
             "the op.",
         )
@@ -178,7 +179,7 @@ def _of_group(of: GroupVariance) -> Iterator[Block]:
     """Where every composition first varies, and how far it goes."""
     yield bullets(map(_first_line, of.comparisons))
     if any(comparison.first_op is not None for comparison in of.comparisons):
-        titles = ("ratio != 1", "lowest", "highest", "mean", "k3", "max |delta|")
+        titles = ("ratio != 1", "lowest", "highest", "mean", "mult prob error", "k3", "max |delta|")
         rows = [(varied.composition, *_figures(varied)) for varied in of.comparisons]
         yield table(columns(*titles, first="composition"), rows)
     if of.left_out:
@@ -199,6 +200,7 @@ def _figures(comparison: Comparison) -> tuple[str, ...]:
     return (
         share,
         *(f"{value:.9g}" for value in (ratio.low, ratio.high, ratio.mean)),
+        f"{distance.mult_prob_error:.9g}",
         f"{distance.k3:.2e}",
         f"{distance.max_abs_delta:.2e}",
     )

@@ -128,6 +128,27 @@ class FlipBounds(Expecting):
     """Share of (token, MoE layer) pairs with a flip."""
 
 
+class SpikeBounds(Expecting):
+    """Bounds on what repeated draws of sums in order of arrival do to single tokens; for `spikes`."""
+
+    mean: Bounds | None = None
+    """The greatest token_mult_prob_error of a draw: the mean of exp(|delta|), 1 at parity."""
+    highest: Bounds | None = None
+    """The greatest factor exp(|delta|) of any token in any draw."""
+    draws_above: ShareBounds | None = None
+    """Share of draws in which token_mult_prob_error exceeds its published alarm."""
+    tokens: ShareBounds | None = None
+    """Share of scored tokens that spike in some draw."""
+    always: ShareBounds | None = None
+    """Share of the tokens that spike in some draw which spike in every draw."""
+    routes: ShareBounds | None = None
+    """Share of spikes that are gone with the reference's experts forced."""
+    unlikely: ShareBounds | None = None
+    """Share of spikes that no route makes, and of which the likeliest token at the same place has none."""
+    not_told: ShareBounds | None = None
+    """Share of spikes of which no trial told the cause."""
+
+
 class GrowthBounds(Expecting):
     """Bounds on steps of the growth over layers: the error after a layer over that after the layer before (rel. L2).
 
@@ -170,6 +191,8 @@ class Expect(Expecting):
     """Bounds on the parts of a divergence across updates of the weights."""
     flips: FlipBounds | None = None
     """Bounds on routing flips. A model without routers is refused."""
+    spikes: SpikeBounds | None = None
+    """Bounds on the tokens that spike from draw to draw; for `spikes`."""
     growth: GrowthBounds | None = None
     """Bounds on how the error grows from layer to layer. Those on flips are refused for a model without routers."""
     first_divergence: str | None = None

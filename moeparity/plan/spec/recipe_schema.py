@@ -37,6 +37,13 @@ class Sample(Model):
         return tokens
 
 
+class Spikes(Model):
+    """How often sums in order of arrival are drawn, and above which factor exp(|delta|) a token spikes."""
+
+    draws: Annotated[int, Field(ge=2, le=256)] = 16
+    above: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 1.05
+
+
 class Tokens(Model):
     """Where the tokens are, how text becomes ids, and which side sampled them.
 
@@ -93,7 +100,8 @@ class RecipeFile(Model):
     `floor` also runs the reference against itself, in other micro-batches and orders (about four more forwards);
     `oracle` also runs everything in fp64, to say which side is nearer the truth; `replay` also runs the candidate with
     more and more of the reference's routes, and each toggle alone with its expert ids; `envelope` is the number of
-    legal orders to draw of each op whose own numerics differ, none by default; `attribute` also
+    legal orders to draw of each op whose own numerics differ, none by default; `spikes` draws sums in order of arrival
+    more often, and says which tokens spike and why; `attribute` also
     shares the divergence out among the toggles and looks for the smallest sets to restore, with at most `mixtures`
     mixtures in each search; `grafts` puts what a trace recorded into the reference, layer by layer, to say how much of
     the divergence each makes; `baseline` is the trace of a good run of the same program, and nodes that differ there as
@@ -118,6 +126,7 @@ class RecipeFile(Model):
     oracle: bool = False
     replay: bool = False
     envelope: Annotated[int, Field(ge=0)] = 0
+    spikes: Spikes | None = None
     attribute: bool = False
     mixtures: Annotated[int, Field(ge=1)] = 1024
     costs: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = {}
@@ -153,7 +162,7 @@ class RecipeFile(Model):
                 "baseline: it is held to the reference's ops, and this reference runs a user's function (`impl`) in "
                 "place of some. Leave one of the two out"
             )
-        tried = [name for name in ("split", "swap", "replay", "envelope", "attribute") if getattr(self, name)]
+        tried = [name for name in ("split", "swap", "replay", "envelope", "spikes", "attribute") if getattr(self, name)]
         if tried:
             raise ValueError(
                 f"`{tried[0]}` tries choices of the candidate, and a trace has none. Leave it out: what each layer "

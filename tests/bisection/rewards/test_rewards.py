@@ -103,6 +103,7 @@ def test_equal_sides_are_parity(folder: Path) -> None:
     [
         (BODY.replace("mean_abs_delta", "k3"), "k3 estimates a KL from what was sampled"),
         (BODY.replace("micro_batch: 1", "schedule: {decode: {from: 2}}"), "computed of whole sequences alone"),
+        (f"{BODY}spikes: {{draws: 2}}\n", "so no token can spike"),
     ],
 )
 def test_what_a_reward_model_is_not_asked_for(folder: Path, body: str, says: str) -> None:

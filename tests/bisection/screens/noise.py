@@ -30,6 +30,19 @@ from moeparity.bisection.report import Report
 from moeparity.bisection.rewards.data import Rewards
 from moeparity.bisection.schedule.data import Schedule, Steps
 from moeparity.bisection.schedule.show import schedule_reading, steps_reading
+from moeparity.bisection.spikes.data import (
+    CAUSES,
+    NOT_TOLD,
+    NOT_TRIED,
+    ONE_FLIP,
+    UNLIKELY,
+    Cause,
+    Shared,
+    Spikes,
+    SpikingDraw,
+    SpikingToken,
+)
+from moeparity.bisection.spikes.show import reading
 from moeparity.metrics.verdict import Interval
 from tests.bisection.floor.test_show import interval, trial
 from tests.bisection.record.records import GROWTH, LAYERS, NEAR, OFF, POWER, RIVAL, ROUTES, of
@@ -76,6 +89,63 @@ ARRIVALS = {
         REPORT,
         arrival=Arrival(draws=(), disputed=True, reading=tuple(arrival_reading(DRAWS, DRAWS, "k3"))),
     )
+}
+
+SPIKING = SpikingToken(
+    sequence=7,
+    token=22,
+    token_id=100,
+    log_p=-4.55,
+    label="answer",
+    draws=3,
+    highest=1.25,
+    median=1.125,
+    causes={ONE_FLIP: 2, UNLIKELY: 1},
+    flips=3,
+    layer=3,
+    margin=65536.0,
+    margin_rank=0.02,
+)
+COUNTS = {ONE_FLIP: 2, UNLIKELY: 2, NOT_TRIED: 1, NOT_TOLD: 1}
+
+
+def spiked(*tokens: SpikingToken, counts: Mapping[str, int], rate: Interval) -> Report:
+    of_draws = (1.0093, 1.176, 1), (1.0713, 9.5, 3)
+    spikes = Spikes(
+        above=1.1,
+        alarm=1.05,
+        scored=288,
+        draws=tuple(
+            SpikingDraw(draw=draw, mean=mean, highest_sequence=mean + 0.1, highest=highest, spikes=number, carried=0.4)
+            for draw, (mean, highest, number) in enumerate(of_draws)
+        ),
+        median=1.0403,
+        draws_above=0.5,
+        rate=rate,
+        tokens=3 if tokens else 0,
+        always=1 if tokens else 0,
+        spikes=sum(counts.values()),
+        causes=tuple(Cause(name=name, spikes=counts.get(name, 0), tokens=counts.get(name, 0)) for name in CAUSES),
+        shared=(
+            Shared(name="P(token) below 0.1", of_spikes=0.6, of_all=0.17),
+            Shared(name="own route differs in some layer", of_spikes=math.nan, of_all=0.09),
+        ),
+        listed=tokens,
+        reading=(),
+    )
+    return replace(REPORT, spikes=replace(spikes, reading=tuple(reading(spikes))))
+
+
+FEW = Interval(estimate=0.00868, low=-math.inf, high=0.01, level=0.95, method="bootstrap-t")
+SPIKES = {
+    "several causes": spiked(
+        SPIKING,
+        replace(SPIKING, token=24, label="", draws=1, causes={NOT_TRIED: 1}, layer=None, margin=math.nan),
+        counts=COUNTS,
+        rate=replace(FEW, low=0.005),
+    ),
+    "few draws, one cause": spiked(replace(SPIKING, label=""), counts={UNLIKELY: 4}, rate=FEW),
+    "no token spikes": spiked(counts={}, rate=replace(FEW, estimate=0.0, low=0.0, high=0.0, method="exact")),
 }
 
 
@@ -286,6 +356,7 @@ REPORTS: Mapping[str, Mapping[str, Report]] = {
     "rewards.show": LOSSES,
     "envelope.show": ENVELOPES,
     "arrival.show": ARRIVALS,
+    "spikes.show": SPIKES,
     "floor.show": FLOORS,
     "schedule.show": SCHEDULES,
     "real_ranks.show": RANKS,

@@ -30,7 +30,7 @@ FIRST = FirstOp(
     against=ROWS,
     rows=replace(ROWS, sequences=2),
 )
-DISTANCE = Distance(mean_abs_delta=0.0, max_abs_delta=0.0, k3=0.0, kl=0.0, unequal=0, nonfinite=0)
+DISTANCE = Distance(mean_abs_delta=0.0, max_abs_delta=0.0, mult_prob_error=1.0, k3=0.0, kl=0.0, unequal=0, nonfinite=0)
 EQUAL = Comparison(
     composition="micro-batch 2",
     schedule="micro-batch 2",

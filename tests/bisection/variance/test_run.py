@@ -63,6 +63,8 @@ def test_log_probabilities_of_other_batches_make_ratios_that_are_not_1(
     assert comparison.ratio.scored == expected.numel()
     assert comparison.ratio.off == int((expected != 1).sum()) > 0
     assert (comparison.ratio.low, comparison.ratio.high) == (float(expected.min()), float(expected.max()))
+    factors = torch.maximum(expected, 1 / expected)
+    assert comparison.distance.mult_prob_error == pytest.approx(float(factors.mean()), rel=1e-14)
     assert bool((ratios(ids, again, eight) == 1).all())
 
 

@@ -138,6 +138,7 @@ class Plan:
             weights=self.model.weights,
             input_ids=ids,
             attention_mask=mask,
+            images=None if self.tokens.images is None else self.tokens.images.to(self.model.device),
             memory_limit=self.memory_limit,
             progress=progress,
         )

@@ -249,7 +249,7 @@ def draw(logits: Tensor, temperature: float, uniform: Tensor) -> Tensor:
 
 def _forward(plan: Plan, side: Side, output: str) -> Forward:
     model, store, sample = plan.model, plan.model.weights, required_sample(plan)
-    decoding = Decoding(plan, side)
+    decoding, pictures = Decoding(plan, side), plan.tokens.images
     sampler = walker(plan, NAME, side)
     rows, length = plan.tokens.input_ids.shape[0], plan.grid.length
     require([sampler], store, rows, length, limit=plan.memory_limit)
@@ -264,7 +264,8 @@ def _forward(plan: Plan, side: Side, output: str) -> Forward:
         schedule, columns, ready = decoding.possible(mask, lasts)
         observer = _LastLogits(output, lasts.clamp(max=columns - 1))
         tokens, real = (block[:, :columns].to(model.device) for block in (ids, mask))
-        run([replace(sampler, schedule=schedule)], store, tokens, [observer], attention_mask=real)
+        images = None if pictures is None else pictures.of_columns(columns).to(model.device)
+        run([replace(sampler, schedule=schedule)], store, tokens, [observer], attention_mask=real, images=images)
         return ready, torch.cat(observer.parts)[ready]
 
     return forward

@@ -14,7 +14,7 @@ from moeparity import paths
 from moeparity.errors import CheckpointError, Where, did_you_mean, listed, shown
 from moeparity.numerics.dtypes import CHECKPOINT_NAMES, name_of
 from moeparity.plan.config_defaults import ABSENT, ROPE, THETA
-from moeparity.plan.config_layouts import of_blocks, of_halves, of_linear_attention, of_rank, of_text
+from moeparity.plan.config_layouts import of_blocks, of_halves, of_images, of_linear_attention, of_rank, of_text
 
 ALIASES: dict[str, tuple[str, ...]] = {
     "dtype": ("torch_dtype",),
@@ -52,7 +52,10 @@ WITH_ALPHA = ("hunyuan_v1_moe",)
 """Whose rope_type `dynamic` is `ntk_alpha` where there is an alpha: a larger base, whatever the length."""
 LONG = ("phimoe",)
 """Whose rope_type may be `longrope`, as transformers computes it for them alone."""
-OF_ROPE = ("partial_rotary_factor", "rope_type", "llama_4_scaling_beta", "original_max_position_embeddings")
+OF_ROPE = (
+    *("partial_rotary_factor", "rope_type", "llama_4_scaling_beta", "original_max_position_embeddings"),
+    "mrope_section",
+)
 """Fields of rope_parameters that graphs read as if they stood beside it."""
 BY_LAYER_TYPE = ("mellum", "mimo_v2_flash", "laguna")
 """Whose rope_parameters are one object for each word of layer_types; older fields are not read."""
@@ -81,6 +84,9 @@ AT_LEAST: dict[str, int] = {
     "expert_layer_offset": 0,
     "moe_layer_start_index": 0,
     "moe_layer_end_index": -1,
+    "spatial_merge_size": 1,
+    "deepstack_layers": 0,
+    "image_token_id": 0,
 }
 """Whole numbers and the least each may be; a field that is absent or null is not looked at, here and below."""
 NUMBERS = (
@@ -113,7 +119,7 @@ class Config:
         self.path = path
         self._fields_read: set[str] = set()
         self.text = _text(path)
-        fields = of_halves(of_linear_attention(of_text(_parse(path, self.text))))
+        fields = of_halves(of_linear_attention(of_images(of_text(_parse(path, self.text)))))
         self._fields = of_rank(of_blocks(fields, ALIASES["layer_types"]))
         self._fields = {**ABSENT.get(self._fields["model_type"], {}), **self._fields}
         self._fields["rope_parameters"] = _rope_parameters(self)

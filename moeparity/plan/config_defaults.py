@@ -17,6 +17,7 @@ THETA = {
     "ernie4_5_moe": 500_000.0,
     "hy_v3": 11_158_840.0,
     "solar_open": 1_000_000.0,
+    "qwen3_vl_moe": 500_000.0,
 }
 """model_type -> the rope_theta of a config.json that has none, where it is not 10000."""
 ROPE: dict[str, dict[str, Any]] = {
@@ -57,5 +58,8 @@ ABSENT: dict[str, dict[str, Any]] = {
     "mimo_v2_flash": {"attention_value_scale": 0.707},
     "dbrx": {"moe_normalize_expert_weights": 1.0},
     "longcat_flash": {"zero_expert_num": 256},
+    "qwen3_vl_moe": {"image_token_id": 151655, "video_token_id": 151656},
 }
-"""model_type -> fields of a config.json that has not got them, where null is another value: to MiMo a factor of 1."""
+"""model_type -> fields of a config.json that has not got them, where null is another value (to MiMo a factor of
+1), or that are read beside the graph.
+"""

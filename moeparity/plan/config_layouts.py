@@ -23,6 +23,32 @@ def of_text(fields: dict[str, Any]) -> dict[str, Any]:
     return {**outer, **text, "model_type": text_type}
 
 
+WITH_IMAGES = ("qwen3_vl_moe",)
+"""model_type of a model whose graph takes images, and whose text model's fields are in `text_config`."""
+_DEEPSTACK = {"qwen3_vl_moe": [8, 16, 24]}
+"""model_type -> the deepstack_visual_indexes of a vision_config that has none."""
+
+
+def of_images(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a model that takes images: those of its text model, of both, and of the tower how the text model
+    takes images; `deepstack_layers` is behind how many of its layers it adds some. Whether embeddings are tied is said
+    outside, as transformers reads it.
+    """
+    text, tower = fields.get("text_config"), fields.get("vision_config")
+    if fields["model_type"] not in WITH_IMAGES or not isinstance(text, dict):
+        return fields
+    outer = {key: value for key, value in fields.items() if key not in {"text_config", "vision_config"}}
+    tower = tower if isinstance(tower, dict) else {}
+    indexes = tower.get("deepstack_visual_indexes", _DEEPSTACK[fields["model_type"]])
+    inner = {
+        "model_type": fields["model_type"],
+        "tie_word_embeddings": fields.get("tie_word_embeddings", False),
+        "spatial_merge_size": tower.get("spatial_merge_size", 2),
+        "deepstack_layers": len(indexes) if isinstance(indexes, list) else indexes,
+    }
+    return {**outer, **text, **inner}
+
+
 def of_linear_attention(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields with those of Kimi Linear's `linear_attn_config` beside them, by the names that transformers gives
     them; it counts layers from 1.

@@ -17,8 +17,11 @@ from tests.small_models import SMALL
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 
-NO_AUTO_CLASS: dict[str, Any] = {"mistral4": transformers.Mistral4ForCausalLM}
-"""model_type -> the language model that transformers has, and does not list for AutoModelForCausalLM."""
+NO_AUTO_CLASS: dict[str, Any] = {
+    "mistral4": transformers.Mistral4ForCausalLM,
+    "qwen3_vl_moe": transformers.Qwen3VLMoeForConditionalGeneration,
+}
+"""model_type -> the model that transformers has, and does not list for AutoModelForCausalLM."""
 FILE = "model.safetensors"
 _NAMES = {torch.bfloat16: "BF16", torch.float32: "F32"}
 

@@ -57,11 +57,11 @@ class Sample:
         if not len(self.grids):
             return {}
         with torch.no_grad():
-            given = live.model.get_image_features(self.pixels, self.grids, return_dict=True)
-        deepstack = torch.stack([torch.cat(layer) for layer in given.deepstack_features])
+            of_tower = live.model.get_image_features(self.pixels, self.grids, return_dict=True)
+        deepstack = torch.stack([torch.cat(layer) for layer in of_tower.deepstack_features])
         return {
             "image_grid_thw": self.grids,
-            "image_embeds": torch.cat(given.pooler_output),
+            "image_embeds": torch.cat(of_tower.pooler_output),
             "deepstack_embeds": deepstack,
         }
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 
 from moeparity.bisection.divergence.growth import Step, largest, steps
 from moeparity.bisection.divergence.show import nowhere
+from moeparity.bisection.expected import of_classes, of_swaps
 from moeparity.bisection.record.data import deciding, overall
 from moeparity.bisection.report import Report
 from moeparity.bisection.shares.data import ShareRow
@@ -79,10 +81,20 @@ def refuse_unknown(expect: Expect, toggles: Iterable[str], where: Where) -> None
                 )
 
 
-def refuse_unmeasured(expect: Expect, where: Where, *, attribute: bool, replay: bool) -> None:
-    """Raise SpecError if shares are expected of a recipe that takes none (`attribute: false`), or replays of one that
-    replays nothing (`replay: false`).
+def refuse_unmeasured(
+    expect: Expect, where: Where, *, attribute: bool, replay: bool, swaps: Sequence[str] = ()
+) -> None:
+    """Raise SpecError if shares are expected of a recipe that takes none (`attribute: false`), replays of one that
+    replays nothing (`replay: false`), or of a block what is not among its `swaps`.
     """
+    for selector in expect.restores or ():
+        if selector not in swaps:
+            at = Where(where.path, expect.line_of("restores"))
+            inventory = f"it swaps {listed(swaps)}" if swaps else "it swaps none"
+            raise SpecError(
+                f"{at}: expect.restores names {selector!r}, which this recipe does not swap; {inventory}. Add it to "
+                f"`swap:`.{did_you_mean(selector, swaps)}"
+            )
     if expect.replay is not None and not replay:
         at = Where(where.path, expect.line_of("replay"))
         raise SpecError(f"{at}: expect.replay needs the replay ladder, and this recipe has none. Add `replay: true`.")
@@ -102,6 +114,7 @@ def _expectations(expect: Expect, graph: Graph, where: Where) -> Iterator[Expect
     yield from _metrics(expect.metrics, _metric)
     yield from _metrics(expect.distribution, _distribution)
     yield from _metrics(expect.updates, _of_updates)
+    yield from _of_parts(expect)
     if expect.interval is not None:
         yield Expectation(says=f"interval {expect.interval}", judge=partial(_interval, expect.interval))
     if expect.flips is not None:
@@ -137,6 +150,12 @@ def _metrics(
         if range_ is not None:
             value = partial(measure, name)
             yield Expectation(says=f"{name} {range_}", judge=partial(_within, range_, value))
+
+
+def _of_parts(expect: Expect) -> Iterator[Expectation]:
+    """The expectations about classes of tokens and about swapped blocks."""
+    for says, judge in chain(of_classes(expect.classes or {}), of_swaps(expect.restores or ())):
+        yield Expectation(says=says, judge=judge)
 
 
 def _flips(bounds: FlipBounds) -> Iterator[Expectation]:

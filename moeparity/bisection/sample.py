@@ -24,6 +24,7 @@ from moeparity.errors import SpecError, TokensError, Where, counted
 from moeparity.inputs.tokens import TokenSet
 from moeparity.inputs.tokens.continuation import ends, widened
 from moeparity.inputs.tokens.grid import grid_of
+from moeparity.inputs.tokens.images import refuse_images
 from moeparity.inputs.weights.store import WeightStore, fits
 from moeparity.plan.schedule.steps import MicroBatches, Schedule, Step
 from moeparity.plan.schedule.token_grid import fillers
@@ -123,7 +124,7 @@ def generate(plan: Plan, *, progress: Callback | None = None) -> Plan:
     """The plan with its prompts continued if the recipe has `tokens.sample`, else the plan itself.
 
     If the weights take at most half of the free memory they stay there between forwards; else each forward streams
-    them. Raises TokensError if the logits to sample from are not finite, SpecError if nothing can be sampled under the
+    them. Raises TokensError if the logits to sample from are not finite, or a token of an image is sampled, SpecError if nothing can be sampled under the
     side's schedule or a user's function leaves it without logits, MoeparityError if memory is too small.
     """
     sample = plan.recipe.tokens.sample
@@ -148,6 +149,8 @@ def generate(plan: Plan, *, progress: Callback | None = None) -> Plan:
 
     continued_plan = plan.on(continued(plan.tokens, sample, step, progress))
     refuse_found(plan, continued_plan, side)
+    tokens, where = continued_plan.tokens, Where(plan.path, plan.recipe.tokens.line_of("sample"))
+    refuse_images(tokens.images, tokens.input_ids, plan.model.graph, where, "It was sampled. Give another `seed`.")
     return continued_plan
 
 

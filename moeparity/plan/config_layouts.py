@@ -44,7 +44,8 @@ def of_images(fields: dict[str, Any]) -> dict[str, Any]:
         "model_type": fields["model_type"],
         "tie_word_embeddings": fields.get("tie_word_embeddings", False),
         "spatial_merge_size": tower.get("spatial_merge_size", 2),
-        "deepstack_layers": len(indexes) if isinstance(indexes, list) else indexes,
+        "deepstack_visual_indexes": indexes,
+        "deepstack_layers": len(indexes) if isinstance(indexes, list) else 0,
     }
     return {**outer, **text, **inner}
 

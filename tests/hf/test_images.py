@@ -33,8 +33,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_with_images(tmp_path_factory.mktemp("images"))
 
 
-def given(model: Model, of: Sample, live: Any) -> dict[str, Any]:
-    """What `forward` is given beside the ids: images as the live tower makes them, and the mask where there is padding."""
+def call_arguments(model: Model, of: Sample, live: Any) -> dict[str, Any]:
+    """What `forward` is given beside the ids: images as the live tower makes them, and the mask of padding."""
     return {"images": of.images(live), "attention_mask": of.mask if bool((of.mask == 0).any()) else None}
 
 
@@ -52,7 +52,7 @@ def test_logits_and_routes(checkpoint: Path, profile: str, dtype: str) -> None:
     for parts in CASES.values():
         for side in ("right", "left"):
             of = sample(parts, side)
-            ours = forward(model, of.ids, profile=profile, dtype=dtype, **given(model, of, live))
+            ours = forward(model, of.ids, profile=profile, dtype=dtype, **call_arguments(model, of, live))
             assert_is(model, ours, truth(live, of))
     record_plan(model, LIVE, profile=profile, dtype=dtype)
 
@@ -64,8 +64,8 @@ def test_positions_and_images_matter(checkpoint: Path) -> None:
     plain = forward(model, of.ids, images=images)["logits"]
     turned = {**images, "image_grid_thw": images["image_grid_thw"][:, [0, 2, 1]]}
     less = {**images, "deepstack_embeds": torch.zeros_like(images["deepstack_embeds"])}
-    other = {**images, "image_embeds": images["image_embeds"].flip(0)}
-    for changed in (turned, less, other):
+    flipped = {**images, "image_embeds": images["image_embeds"].flip(0)}
+    for changed in (turned, less, flipped):
         assert not same_bits(plain, forward(model, of.ids, images=changed)["logits"])
 
 
@@ -132,4 +132,4 @@ def test_the_hubs_layout(checkpoint: Path, tmp_path: Path, profile: str) -> None
     save_file(hub, tmp_path / FILE, {"format": "pt"})
     (tmp_path / "config.json").write_bytes((checkpoint / "config.json").read_bytes())
     model, live, of = opened(tmp_path), load(tmp_path, profile, torch.bfloat16), sample(ONE)
-    assert_is(model, forward(model, of.ids, profile=profile, **given(model, of, live)), truth(live, of))
+    assert_is(model, forward(model, of.ids, profile=profile, **call_arguments(model, of, live)), truth(live, of))

@@ -84,8 +84,9 @@ def laid_out(
     takes no images, for tensors of other shapes, and for images that do not fit the tokens.
     """
     if "deepstack_layers" not in fields:
+        model = fields["model_type"]
         raise TokensError(
-            f"{where}: holds {listed(tensors)}, and {fields['model_type']} takes no images here. Leave them out."
+            f"{where}: holds {listed(tensors)}, and the graph of {model} takes no images. Leave them out."
         )
     for key in KEYS[:2]:
         if key not in tensors:
@@ -105,16 +106,21 @@ def laid_out(
     )
 
 
-def refuse_images(images: Images | None, ids: Tensor, graph: Graph, where: Where) -> None:
-    """Raises TokensError for tokens of images or videos that nothing says what a tower made of."""
+def refuse_images(
+    images: Images | None,
+    ids: Tensor,
+    graph: Graph,
+    where: Where,
+    advice: str = f"Add {listed(KEYS)} to the tokens; videos are not read.",
+) -> None:
+    """Raises TokensError, with the advice, for tokens of images or videos of which nothing says what a tower gave."""
     if not any(IMAGES in node.inputs for node in graph.nodes):
         return
-    missing = ["video_token_id"] if images is not None else ["image_token_id", "video_token_id"]
-    for field in missing:
-        token = graph.config.get(field)
-        if token is not None and bool((ids == token).any()):
-            row = int((ids == token).any(1).int().argmax())
-            advice = "Videos are not read." if field.startswith("video") else f"Add {listed(KEYS)} to the tokens."
+    for field in ("image_token_id", "video_token_id"):
+        token = graph.config.get(field, -1)
+        alone = ids == token if images is None else (ids == token) & ~images.mask.to(ids.device)
+        if bool(alone.any()):
+            row = int(alone.any(1).int().argmax())
             raise TokensError(
                 f"{where}: sequence {row} holds {token}, the {field} of config.json, and nothing says what the vision "
                 f"tower gave for it. {advice}"

@@ -124,8 +124,9 @@ def generate(plan: Plan, *, progress: Callback | None = None) -> Plan:
     """The plan with its prompts continued if the recipe has `tokens.sample`, else the plan itself.
 
     If the weights take at most half of the free memory they stay there between forwards; else each forward streams
-    them. Raises TokensError if the logits to sample from are not finite, or a token of an image is sampled, SpecError if nothing can be sampled under the
-    side's schedule or a user's function leaves it without logits, MoeparityError if memory is too small.
+    them. Raises TokensError if the logits to sample from are not finite, or a token of an image is sampled; SpecError
+    if nothing can be sampled under the side's schedule or a user's function leaves it without logits; MoeparityError if
+    memory is too small.
     """
     sample = plan.recipe.tokens.sample
     if sample is None:

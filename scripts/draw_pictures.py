@@ -1,8 +1,8 @@
 """Writes recipes/pictures.safetensors: sequences of text and images for the checkpoint `pictures`.
 
 `python -m scripts.draw_pictures`. Text before the images is random, that behind them sampled from the recipe's
-candidate. What a vision tower would have given is random too: small numbers beside an offset, which its last layer takes
-away again.
+candidate. What a vision tower would have given is random too: small numbers beside an offset, which its last layer
+takes away again.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ def main() -> None:
     fields = yaml.safe_load(RECIPE.read_text("utf-8"))
     with tempfile.TemporaryDirectory() as folder:
         save_file(prompts(), Path(folder) / "prompts.safetensors")
-        asked = {
+        request = {
             **{key: value for key, value in fields.items() if key not in {"expect", "swap"}},
             "checkpoint": str((RECIPE.parent / fields["checkpoint"]).resolve()),
             "tokens": {"file": "prompts.safetensors", "sample": SAMPLE},
         }
-        (Path(folder) / "recipe.yaml").write_text(yaml.safe_dump(asked), "utf-8")
+        (Path(folder) / "recipe.yaml").write_text(yaml.safe_dump(request), "utf-8")
         tokens = generate(prepare(Path(folder) / "recipe.yaml", device="cpu")).tokens
     tensors, metadata = file_contents(replace(tokens, loss_mask=torch.ones_like(tokens.loss_mask)))
     save_file(tensors, RECIPE.with_suffix(".safetensors"), metadata)

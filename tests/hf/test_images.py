@@ -13,6 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from moeparity.bisection.prepare import prepare
+from moeparity.bisection.sample import generate
 from moeparity.engine.forward import forward
 from moeparity.inputs.model import Model
 from moeparity.numerics.bits import same_bits
@@ -121,6 +123,34 @@ def test_each_micro_batch_counts_for_itself(checkpoint: Path, profile: str) -> N
         for layer in zip(*(routes for _, routes in parts), strict=True)
     ]
     assert_is(model, ours, (torch.cat([logits for logits, _ in parts]), routes))
+
+
+def test_text_is_sampled_behind_images(checkpoint: Path, tmp_path: Path) -> None:
+    """Prompts of unlike lengths, continued greedily: each token is the likeliest of a live forward before it."""
+    live, of, new = load(checkpoint, "hf-eager", torch.bfloat16), sample(TWO), 3
+    save_file({"input_ids": of.ids, "attention_mask": of.mask, **of.images(live)}, tmp_path / "prompts.safetensors")
+    (tmp_path / "recipe.yaml").write_text(
+        f"kind: recipe\ncheckpoint: {checkpoint}\n"
+        f"tokens: {{file: prompts.safetensors, sample: {{from: candidate, new_tokens: {new}, temperature: 0}}}}\n"
+        "reference: {profile: hf-default, micro_batch: 1}\ncandidate: {profile: hf-eager, micro_batch: 1}\n"
+        "gate: {metric: k3, below: 1.0}\n",
+        "utf-8",
+    )
+    tokens = generate(prepare(tmp_path / "recipe.yaml", device="cpu")).tokens
+    assert tokens.images is not None
+    for row, scored in enumerate(tokens.loss_mask):
+        ids, mask = tokens.input_ids[row : row + 1], tokens.attention_mask[row : row + 1].long()
+        grids = torch.tensor(tokens.images.grids[row])
+        before = sum(len(grids_of) for grids_of in tokens.images.grids[:row])
+        patches = [int(grid.prod()) for grid in of.grids]
+        start = sum(patches[:before])
+        pixels = of.pixels[start : start + int(grids.prod(-1).sum())]
+        logits, _ = truth(live, Sample(ids[mask.bool()][None], torch.ones_like(ids[mask.bool()])[None], pixels, grids))
+        likeliest = torch.zeros_like(ids)
+        likeliest[mask.bool()] = logits.argmax(-1)
+        assert int(scored.sum()) == new
+        for place in scored.nonzero().flatten().tolist():
+            assert int(ids[0, place]) == int(likeliest[0, place - 1])
 
 
 @pytest.mark.parametrize("profile", PROFILES)

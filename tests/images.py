@@ -1,16 +1,20 @@
-"""Sequences with images for Qwen3-VL-MoE: random pixels, and what transformers' own vision tower makes of them."""
+"""Sequences with images, and small models for them: random pixels, and what transformers' own vision tower makes of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor
+from transformers import AutoConfig
 
 from tests.checkpoint_factory import make_random
+from tests.hf.reference import ARGUMENTS
 from tests.small_models import SMALL
 
 IMAGE, VIDEO, BEGIN, END, PAD = 500, 501, 502, 503, 7
@@ -30,9 +34,34 @@ ROW: tuple[Sequence[Part], ...] = ((1, (1, 2, 8), 4),)
 """An image of one row of tokens."""
 
 
-def make_with_images(folder: Path, **fields: Any) -> Path:
-    """The small Qwen3-VL-MoE with image tokens inside its vocabulary."""
-    return make_random({**SMALL["qwen3_vl_moe"], "image_token_id": IMAGE, "video_token_id": VIDEO, **fields}, folder)
+_TOWER = {key: x for key, x in SMALL["qwen3_vl_moe"]["vision_config"].items() if key != "deepstack_visual_indexes"}
+_ROPE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25, "mrope_section": [2, 1, 1]}
+FIELDS: dict[str, dict[str, Any]] = {
+    "qwen3_vl_moe": SMALL["qwen3_vl_moe"],
+    # Without deepstack.
+    "qwen3_5_moe": {
+        "model_type": "qwen3_5_moe",
+        "text_config": {**SMALL["qwen3_5_moe"], "rope_parameters": _ROPE},
+        "vision_config": {**_TOWER, "model_type": "qwen3_5_moe_vision"},
+    },
+}
+CLASSES: dict[str, Any] = {
+    "qwen3_vl_moe": transformers.Qwen3VLMoeForConditionalGeneration,
+    "qwen3_5_moe": transformers.Qwen3_5MoeForConditionalGeneration,
+}
+
+
+def make_with_images(name: str, folder: Path) -> Path:
+    """A small model with a vision tower, and with image tokens inside its vocabulary."""
+    fields = {**FIELDS[name], "image_token_id": IMAGE, "video_token_id": VIDEO}
+    return make_random(fields, folder, unlisted=CLASSES[name])
+
+
+@lru_cache(maxsize=4)
+def load(folder: Path, profile: str, dtype: torch.dtype) -> Any:
+    """The whole model, tower included, as transformers loads it; those of the last profiles and dtypes are kept."""
+    whole = CLASSES[AutoConfig.from_pretrained(folder).model_type]
+    return whole.from_pretrained(folder, dtype=dtype, **ARGUMENTS[profile]).eval()
 
 
 @dataclass(frozen=True)
@@ -58,12 +87,10 @@ class Sample:
             return {}
         with torch.no_grad():
             of_tower = live.model.get_image_features(self.pixels, self.grids, return_dict=True)
-        deepstack = torch.stack([torch.cat(layer) for layer in of_tower.deepstack_features])
-        return {
-            "image_grid_thw": self.grids,
-            "image_embeds": torch.cat(of_tower.pooler_output),
-            "deepstack_embeds": deepstack,
-        }
+        images = {"image_grid_thw": self.grids, "image_embeds": torch.cat(of_tower.pooler_output)}
+        layers = getattr(of_tower, "deepstack_features", None)
+        deepstack = {"deepstack_embeds": torch.stack([torch.cat(layer) for layer in layers])} if layers else {}
+        return {**images, **deepstack}
 
 
 def sample(sequences: Sequence[Sequence[Part]], side: str = "right") -> Sample:

@@ -14,7 +14,7 @@ from moeparity import paths
 from moeparity.errors import CheckpointError, Where, did_you_mean, listed, shown
 from moeparity.numerics.dtypes import CHECKPOINT_NAMES, name_of
 from moeparity.plan.config_defaults import ABSENT, ROPE, THETA
-from moeparity.plan.config_layouts import of_blocks, of_halves, of_images, of_linear_attention, of_rank, of_text
+from moeparity.plan.config_layouts import of_blocks, of_halves, of_linear_attention, of_rank, of_text
 
 ALIASES: dict[str, tuple[str, ...]] = {
     "dtype": ("torch_dtype",),
@@ -120,7 +120,7 @@ class Config:
         self.path = path
         self._fields_read: set[str] = set()
         self.text = _text(path)
-        fields = of_halves(of_linear_attention(of_images(of_text(_parse(path, self.text)))))
+        fields = of_halves(of_linear_attention(of_text(_parse(path, self.text))))
         self._fields = of_rank(of_blocks(fields, ALIASES["layer_types"]))
         self._fields = {**ABSENT.get(self._fields["model_type"], {}), **self._fields}
         self._fields["rope_parameters"] = _rope_parameters(self)

@@ -58,8 +58,5 @@ ABSENT: dict[str, dict[str, Any]] = {
     "mimo_v2_flash": {"attention_value_scale": 0.707},
     "dbrx": {"moe_normalize_expert_weights": 1.0},
     "longcat_flash": {"zero_expert_num": 256},
-    "qwen3_vl_moe": {"image_token_id": 151655, "video_token_id": 151656},
 }
-"""model_type -> fields of a config.json that has not got them, where null is another value (to MiMo a factor of
-1), or that are read beside the graph.
-"""
+"""model_type -> fields of a config.json that has not got them, where null is another value: to MiMo a factor of 1."""

@@ -1,4 +1,4 @@
-"""Sequences with images, and small models for them: random pixels, and what transformers' own vision tower makes of them."""
+"""Sequences with images, and small models for them: random pixels, and what live vision towers make of them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Models behind vision towers on text and images, live and bit for bit: what transformers' vision tower gives is recorded, and what
-comes behind it computed.
+"""Models behind vision towers on text and images, live and bit for bit: what transformers' tower gives is recorded, and
+what comes behind it computed.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def test_generate_with_padding_in_front(
     model, live, of, new = opened(checkpoint), load(checkpoint, profile, DTYPES[dtype]), sample(parts, "left"), 4
     live.model.rope_deltas = None
     with torch.no_grad(), without_end(live):
-        output: Any = live.generate(  # type: ignore[operator]
+        output: Any = live.generate(
             of.ids,
             attention_mask=of.mask,
             max_new_tokens=new,

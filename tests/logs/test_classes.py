@@ -39,8 +39,8 @@ def by_class(*arguments: Path | str) -> dict[str, tuple[int, float]]:
 
 def test_each_class_is_a_group(tmp_path: Path) -> None:
     record = {"input_ids": IDS, "labels": CLASSES, "logprobs": SAMPLED, "trainer_logprobs": SCORED}
-    other = {**record, "labels": "maths"}
-    log = written(tmp_path / "log.jsonl", {**record, "id": "0"}, {**record, "id": "1"}, {**other, "id": "2"})
+    unlabelled = {**record, "labels": "maths"}
+    log = written(tmp_path / "log.jsonl", {**record, "id": "0"}, {**record, "id": "1"}, {**unlabelled, "id": "2"})
     classes = by_class(log)
     assert classes["image"] == (4, 0.5)
     assert classes["text"] == (4, 0.0)

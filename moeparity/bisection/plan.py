@@ -121,7 +121,7 @@ class Plan:
         tokens = self.tokens
         if self.model.graph.pairs:
             return first_pairs(tokens)
-        return first_occurrences(tokens.input_ids, tokens.loss_mask)
+        return first_occurrences(tokens.told_apart, tokens.loss_mask)
 
     def walked(self, side: Side) -> Schedule | MicroBatches:
         """The schedule of a side or mixture on this plan's tokens. Raises SpecError."""

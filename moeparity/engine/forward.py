@@ -73,7 +73,7 @@ def forward(
     # Opening reads every weight once, so whatever can be wrong without them comes before.
     model = checkpoint if isinstance(checkpoint, Model) else open_model(checkpoint, device=device, progress=progress)
     passes = _runner(model, input_ids, attention_mask, images or {}, memory_limit, progress)
-    steps = _walked(schedule, micro_batch, placing.groups, passes.input_ids, passes.attention_mask, where)
+    steps = _walked(schedule, micro_batch, placing.groups, passes, where)
     placed, versions = placement_rules(placing, where), _versions(model, steps, earlier, where)
     plan = bind(
         model.graph, rules, dtype or model.dtype, own_rules, placement=placed, phases=steps.phases, faults=versions
@@ -142,18 +142,19 @@ def _walked(
     schedule: Schedule | Mapping[str, Any] | None,
     micro_batch: int | None,
     groups: Groups,
-    tokens: torch.Tensor,
-    mask: torch.Tensor | None,
+    passes: PassRunner,
     where: Where,
 ) -> Schedule | MicroBatches:
-    """The schedule on these tokens, of which all are prompt. Raises SpecError where they do not fit each other."""
+    """The schedule on the tokens of these passes, of which all are prompt. Raises SpecError where they do not fit each other."""
+    tokens, mask = passes.input_ids, passes.attention_mask
     if schedule is None:
         return MicroBatches(micro_batch or len(tokens), groups)
     if isinstance(schedule, Schedule):
         return replace(schedule, groups=groups)
     scheduling = settings(reader.read_scheduling(schedule, where), None, len(tokens), where, groups)
     real = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask
-    ids = None if scheduling.block is None else tuple(map(tuple, tokens.tolist()))
+    apart = tokens if passes.images is None else passes.images.told_apart(tokens)
+    ids = None if scheduling.block is None else tuple(map(tuple, apart.tolist()))
     grid = grid_of(real, real.sum(1), ids)
     refuse_unfit(scheduling, grid, where)
     return walked(scheduling, grid, where)

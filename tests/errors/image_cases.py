@@ -19,9 +19,12 @@ from moeparity.inputs.tokens import tensorfile
 from moeparity.inputs.tokens.drafted import with_drafts
 from moeparity.inputs.tokens.images import Images, laid_out, refuse_images
 from moeparity.inputs.tokens.tokenset import TokenSet
+from moeparity.plan.bind import bind
 from moeparity.plan.config import Config
+from moeparity.plan.engine_profile import load_profile, placement_rules
 from moeparity.plan.expand import expand
 from moeparity.plan.schedule.steps import Schedule, Span, Step
+from moeparity.plan.spec.variant_schema import Placement
 
 HERE = Where(Path("tokens.safetensors"))
 FIELDS: dict[str, Any] = {
@@ -67,6 +70,11 @@ def _without_a_checkpoint() -> object:
         return tensorfile.read(Path(folder) / "tokens.safetensors")
 
 
+def _staged() -> object:
+    graph = expand(Config(shipped("configs", "json")["qwen3_vl_moe"]))
+    return bind(graph, load_profile("hf-eager", HERE), "bf16", placement=placement_rules(Placement(pipeline=5), HERE))
+
+
 CALLS: dict[str, Callable[[], object]] = {
     "python-images-for-a-model-of-text": lambda: _laid_out(fields={"model_type": "qwen3_moe"}),
     "python-images-without-grids": lambda: _laid_out("image_grid_thw"),
@@ -81,6 +89,7 @@ CALLS: dict[str, Callable[[], object]] = {
     "python-images-without-a-checkpoint": _without_a_checkpoint,
     "python-images-whose-positions-run-on": _running,
     "python-images-beside-drafts": _drafted,
+    "python-stage-that-ends-with-images": _staged,
     "python-tokens-of-images-alone": lambda: _refused(151655),
     "python-tokens-of-videos": lambda: _refused(151656),
 }

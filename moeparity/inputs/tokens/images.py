@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from moeparity.errors import TokensError, Where, counted, listed
+from moeparity.numerics.bits import int_view
 from moeparity.ops.images import IMAGES
 from moeparity.plan.graph import Graph
 
@@ -21,6 +22,8 @@ vision tower gave for each image token, in the order of the tokens; and what it 
 LABELS = ("text", "image")
 """Classes of tokens where a file with images has none of its own."""
 
+_FIRST_IMAGE = -(1 << 40)
+"""Stands for an image in place of a token id; below it come the others."""
 Grid = tuple[int, int, int]
 """Patches in time, height and width."""
 
@@ -51,6 +54,14 @@ class Images:
         """The same on a device."""
         mask, embeds, shifts = (tensor.to(device) for tensor in (self.mask, self.embeds, self.shifts))
         return replace(self, mask=mask, embeds=embeds, shifts=shifts)
+
+    def told_apart(self, ids: Tensor) -> Tensor:
+        """The ids [B, T] with a negative number at each image token, equal where embeddings and positions are."""
+        shown = torch.cat((int_view(self.embeds[self.mask]).long(), self.shifts[self.mask]), -1)
+        _, codes = torch.unique(shown, dim=0, return_inverse=True)
+        apart = ids.clone()
+        apart[self.mask] = _FIRST_IMAGE - codes
+        return apart
 
     def of_rows(self, rows: Sequence[int]) -> Self:
         """Those of some sequences."""

@@ -47,6 +47,11 @@ class TokenSet:
     images: Images | None = None
 
     @property
+    def told_apart(self) -> Tensor:
+        """int64 [B, T]: the ids, with other numbers at tokens of images, which have one id whatever they show."""
+        return self.input_ids if self.images is None else self.images.told_apart(self.input_ids)
+
+    @property
     def pads(self) -> int:
         """How many positions are padding."""
         return int((~self.attention_mask).sum())

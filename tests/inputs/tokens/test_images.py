@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +14,12 @@ from safetensors.torch import save_file
 from transformers import Qwen3VLMoeConfig, Qwen3VLMoeModel
 
 from moeparity.errors import Where
+from moeparity.inputs.tokens.grid import token_grid
 from moeparity.inputs.tokens.images import KEYS, Images, laid_out
 from moeparity.inputs.tokens.reader import read_tokens
 from moeparity.inputs.tokens.tensorfile import file_contents
+from moeparity.inputs.tokens.tokenset import TokenSet
+from moeparity.metrics.tokens import first_occurrences
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.config import Config
 from tests.command import ROOT
@@ -89,6 +93,27 @@ def test_rows_keep_their_own_images() -> None:
     assert second.grids == (images.grids[1],)
     assert torch.equal(second.tensors()["image_grid_thw"], torch.tensor(images.grids[1]))
     assert same_bits(second.embeds[0], images.embeds[1])
+
+
+def test_images_are_told_apart_by_what_they_show() -> None:
+    """A prefix cache must not take one image for another, and equal sequences count once: ids alone say too little."""
+    of = sample((ROW[0], ROW[0], ROW[0]))
+    ids = of.ids[:1].expand(3, -1).clone()
+    images = drawn_images(Sample(ids, of.mask, of.pixels, of.grids))
+    one = images.embeds[:1].expand(3, -1, -1).clone()
+    one[2, int((ids[0] == IMAGE).nonzero()[1]), -1] += 1
+    tokens = TokenSet(
+        input_ids=ids, loss_mask=of.mask.bool(), attention_mask=of.mask.bool(), images=replace(images, embeds=one)
+    )
+    apart = tokens.told_apart
+    assert torch.equal(apart[0], apart[1])
+    assert (apart[0] != apart[2]).sum() == 1
+    assert torch.equal(apart[ids != IMAGE], ids[ids != IMAGE])
+    assert bool((apart[ids == IMAGE] < 0).all())
+    assert first_occurrences(apart, tokens.loss_mask).tolist() == [0, 0, 2]
+    grid = token_grid(tokens, with_ids=True).ids
+    assert grid is not None
+    assert grid[0] == grid[1] != grid[2]
 
 
 def test_a_file_with_images_has_classes_and_reads_as_it_was_written(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ def forward(
                 checkpoint,
                 token_set.input_ids,
                 attention_mask=token_set.attention_mask,
+                images=None if token_set.images is None else token_set.images.tensors(),
                 profile=profile,
                 micro_batch=micro_batch if steps is None else None,
                 schedule=steps,

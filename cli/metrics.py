@@ -31,7 +31,7 @@ Sets = Annotated[
 By = Annotated[
     list[str] | None,
     typer.Option(
-        help="Also the tokens in groups: position, probability, group, step, flipped, version_lag, pads; with "
+        help="Also the tokens in groups: position, probability, group, class, step, flipped, version_lag, pads; with "
         "--tokenizer retokenised; with --schedule phase, rows, drafted, cache, preempted, weights; may be repeated."
     ),
 ]

@@ -17,8 +17,11 @@ from tests.small_models import SMALL
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 
-NO_AUTO_CLASS: dict[str, Any] = {"mistral4": transformers.Mistral4ForCausalLM}
-"""model_type -> the language model that transformers has, and does not list for AutoModelForCausalLM."""
+NO_AUTO_CLASS: dict[str, Any] = {
+    "mistral4": transformers.Mistral4ForCausalLM,
+    "qwen3_vl_moe": transformers.Qwen3VLMoeForConditionalGeneration,
+}
+"""model_type -> the model that transformers has, and does not list for AutoModelForCausalLM."""
 FILE = "model.safetensors"
 _NAMES = {torch.bfloat16: "BF16", torch.float32: "F32"}
 
@@ -28,15 +31,15 @@ def make_small(name: str, folder: Path, max_shard_size: str = "50GB") -> Path:
     return make_random(SMALL[name], folder, max_shard_size)
 
 
-def make_random(fields: Mapping[str, Any], folder: Path, max_shard_size: str = "50GB") -> Path:
-    """The same for the fields of a config.json."""
+def make_random(fields: Mapping[str, Any], folder: Path, max_shard_size: str = "50GB", unlisted: Any = None) -> Path:
+    """The same for the fields of a config.json. unlisted: the model's class, if it is none of a language model."""
     torch.manual_seed(0)
     config = AutoConfig.for_model(**fields)
     model: Any
     if "num_labels" in fields:
         model = AutoModelForSequenceClassification.from_config(config)
-    elif (unlisted := NO_AUTO_CLASS.get(fields["model_type"])) is not None:
-        model = unlisted(config)
+    elif (own_class := unlisted or NO_AUTO_CLASS.get(fields["model_type"])) is not None:
+        model = own_class(config)
     else:
         model = AutoModelForCausalLM.from_config(config)
     model.to(torch.bfloat16)

@@ -100,5 +100,29 @@ def longcat_flash(fields: Fields, weights: Weights) -> tuple[Fields, Weights]:
     return fields | fields_read, renamed
 
 
-LAYOUTS = {"dbrx": dbrx, "lfm2_moe": lfm2_moe, "laguna": laguna, "longcat_flash": longcat_flash}
+def qwen3_vl_moe(fields: Fields, weights: Weights) -> tuple[Fields, Weights]:
+    """Qwen3-VL-MoE on text, where its three positions are one: the text model beside the vision tower, with experts in
+    stacks that have outputs first.
+    """
+    fields_read = fields["text_config"] | {"model_type": "qwen3_moe", "norm_topk_prob": True}
+    renamed: Weights = {}
+    for name, tensor in weights.items():
+        plain = name.replace("model.language_model.", "model.")
+        if not plain.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            renamed[plain] = tensor
+            continue
+        at, _, stack = plain.rpartition(".")
+        for expert, matrix in enumerate(tensor):
+            parts = zip(("gate", "up"), np.split(matrix, 2), strict=True) if "gate" in stack else [("down", matrix)]
+            renamed |= {f"{at}.{expert}.{part}_proj.weight": rows for part, rows in parts}
+    return fields_read, renamed
+
+
+LAYOUTS = {
+    "qwen3_vl_moe": qwen3_vl_moe,
+    "dbrx": dbrx,
+    "lfm2_moe": lfm2_moe,
+    "laguna": laguna,
+    "longcat_flash": longcat_flash,
+}
 """model_type -> what makes its fields and tensors those of the plain forward."""

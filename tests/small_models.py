@@ -152,6 +152,29 @@ _MINIMAX_M2: dict[str, Any] = {
     "num_experts_per_tok": 4,
     "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
 }
+_QWEN3_VL_MOE: dict[str, Any] = {
+    "model_type": "qwen3_vl_moe",
+    # No token of text is one of an image, or of a video.
+    "image_token_id": 512,
+    "video_token_id": 513,
+    "text_config": {
+        **{key: value for key, value in _QWEN3_MOE.items() if key != "norm_topk_prob"},
+        "model_type": "qwen3_vl_moe_text",
+        "mlp_only_layers": [1],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [6, 5, 5]},
+    },
+    "vision_config": {
+        "model_type": "qwen3_vl_moe_vision",
+        "depth": 3,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_heads": 2,
+        "patch_size": 4,
+        "out_hidden_size": 64,
+        "num_position_embeddings": 16,
+        "deepstack_visual_indexes": [0, 1],
+    },
+}
 _FLEX_OLMO: dict[str, Any] = {**_MIXTRAL, "model_type": "flex_olmo", "num_experts": 7, "pad_token_id": None}
 _ERNIE: dict[str, Any] = {
     "model_type": "ernie4_5_moe",
@@ -1041,6 +1064,8 @@ SMALL: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 1,
         "tie_word_embeddings": True,
     },
+    # Behind a vision tower, of which two layers give something to the first two here; the second is dense.
+    "qwen3_vl_moe": _QWEN3_VL_MOE,
     # Low-rank queries, expert groups, two shared experts, first layer dense.
     "deepseek_v3": _DEEPSEEK_V3,
     # Full-rank queries, one expert group, biases, yarn with both mscales.
@@ -1056,6 +1081,7 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 _OF_TWO_KINDS = {
+    "qwen3_vl_moe",
     "laguna",
     "laguna_odd",
     "longcat_flash",
@@ -1128,6 +1154,8 @@ _OF_THREE = {"minimax", "minimax_mha"}
 def fields_of(name: str, layers: int) -> dict[str, Any]:
     """With so many layers, and no fewer than it has kinds of them."""
     count = 4 if name in _OF_FOUR else max(layers, 3 if name in _OF_THREE else 2 if name in _OF_TWO_KINDS else 1)
+    if "text_config" in SMALL[name]:
+        return {**SMALL[name], "text_config": {**SMALL[name]["text_config"], "num_hidden_layers": count}}
     fields = {**SMALL[name], "num_hidden_layers": count}
     listed = {"layer_types", "mlp_layer_types", "indexer_types", "layer_rope_theta", "no_rope_layers"}
     listed |= {"num_attention_heads_per_layer"} if SMALL[name].get("num_attention_heads_per_layer") else set()

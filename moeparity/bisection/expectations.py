@@ -6,9 +6,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 
 from moeparity.bisection.divergence.growth import Step, largest, steps
 from moeparity.bisection.divergence.show import nowhere
+from moeparity.bisection.expected import of_classes, of_swaps
 from moeparity.bisection.record.data import deciding, overall
 from moeparity.bisection.report import Report
 from moeparity.bisection.shares.data import ShareRow
@@ -28,6 +30,7 @@ from moeparity.plan.spec.expect import (
     SpikeBounds,
     UpdateBounds,
 )
+from moeparity.plan.spec.recipe_schema import RecipeFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,18 +83,27 @@ def refuse_unknown(expect: Expect, toggles: Iterable[str], where: Where) -> None
                 )
 
 
-def refuse_unmeasured(expect: Expect, where: Where, *, attribute: bool, replay: bool, spikes: bool) -> None:
+def refuse_unmeasured(recipe: RecipeFile, where: Where) -> None:
     """Raise SpecError if shares are expected of a recipe that takes none (`attribute: false`), replays of one that
-    replays nothing (`replay: false`), or spikes of one that draws none.
+    replays nothing (`replay: false`), spikes of one that draws none, or of a block what is not among its `swap`.
     """
-    if expect.spikes is not None and not spikes:
+    expect = recipe.expect
+    for selector in expect.restores or ():
+        if selector not in recipe.swap:
+            at = Where(where.path, expect.line_of("restores"))
+            inventory = f"it swaps {listed(recipe.swap)}" if recipe.swap else "it swaps none"
+            raise SpecError(
+                f"{at}: expect.restores names {selector!r}, which this recipe does not swap; {inventory}. Add it to "
+                f"`swap:`.{did_you_mean(selector, recipe.swap)}"
+            )
+    if expect.spikes is not None and recipe.spikes is None:
         at = Where(where.path, expect.line_of("spikes"))
         raise SpecError(f"{at}: expect.spikes needs draws to look for spikes in. Add `spikes: {{draws: 16}}`.")
-    if expect.replay is not None and not replay:
+    if expect.replay is not None and not recipe.replay:
         at = Where(where.path, expect.line_of("replay"))
         raise SpecError(f"{at}: expect.replay needs the replay ladder, and this recipe has none. Add `replay: true`.")
     keys = [key for key in ("shares", "saturated", "smallest_fix") if key in expect.model_fields_set]
-    if keys and not attribute:
+    if keys and not recipe.attribute:
         at = Where(where.path, expect.line_of(keys[0]))
         raise SpecError(f"{at}: expect.{keys[0]} needs shares, and this recipe takes none. Add `attribute: true`.")
 
@@ -107,6 +119,7 @@ def _expectations(expect: Expect, graph: Graph, where: Where) -> Iterator[Expect
     yield from _metrics(expect.distribution, _distribution)
     yield from _metrics(expect.updates, _of_updates)
     yield from _metrics(expect.spikes, _of_spikes)
+    yield from _of_parts(expect)
     if expect.interval is not None:
         yield Expectation(says=f"interval {expect.interval}", judge=partial(_interval, expect.interval))
     if expect.flips is not None:
@@ -144,6 +157,12 @@ def _metrics(
             value = partial(measure, name)
             of_spikes = "spikes " if isinstance(bounds, SpikeBounds) else ""
             yield Expectation(says=f"{of_spikes}{name} {range_}", judge=partial(_within, range_, value))
+
+
+def _of_parts(expect: Expect) -> Iterator[Expectation]:
+    """The expectations about classes of tokens and about swapped blocks."""
+    for says, judge in chain(of_classes(expect.classes or {}), of_swaps(expect.restores or ())):
+        yield Expectation(says=says, judge=judge)
 
 
 def _flips(bounds: FlipBounds) -> Iterator[Expectation]:

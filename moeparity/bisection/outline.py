@@ -110,13 +110,7 @@ def outline_recipe(path: Path) -> Outline:
         for variant, profile in zip(variants, profiles, strict=True)
     )
     recipe_toggles = tuple(toggles(reference, candidate, recipe.by))
-    refuse_unmeasured(
-        recipe.expect,
-        Where(path),
-        attribute=recipe.attribute,
-        replay=recipe.replay,
-        spikes=recipe.spikes is not None,
-    )
+    refuse_unmeasured(recipe, Where(path))
     if not recipe.split:
         # The parts that `split` makes of a toggle are known only after the run, so names can't be checked then.
         refuse_unknown(recipe.expect, (toggle.name for toggle in recipe_toggles), Where(path))

@@ -121,7 +121,7 @@ class Plan:
         tokens = self.tokens
         if self.model.graph.pairs:
             return first_pairs(tokens)
-        return first_occurrences(tokens.input_ids, tokens.loss_mask)
+        return first_occurrences(tokens.told_apart, tokens.loss_mask)
 
     def walked(self, side: Side) -> Schedule | MicroBatches:
         """The schedule of a side or mixture on this plan's tokens. Raises SpecError."""
@@ -138,6 +138,7 @@ class Plan:
             weights=self.model.weights,
             input_ids=ids,
             attention_mask=mask,
+            images=None if self.tokens.images is None else self.tokens.images.to(self.model.device),
             memory_limit=self.memory_limit,
             progress=progress,
         )

@@ -7,6 +7,7 @@ from pathlib import Path
 from moeparity.errors import SpecError, Where, display_path
 from moeparity.inputs.model import Model, checked_tokens
 from moeparity.inputs.tokens import TokenSet
+from moeparity.inputs.tokens.images import refuse_images
 from moeparity.inputs.tokens.pairs import paired
 from moeparity.inputs.tokens.tokenset import check_fits
 from moeparity.metrics.declaration import FORWARD_KL
@@ -20,6 +21,7 @@ def checked(tokens: TokenSet, recipe: recipe_schema.RecipeFile, model: Model, pa
     """
     where = Where(path.parent / recipe.tokens.file)
     checked_tokens(tokens.input_ids, model, str(where))
+    refuse_images(tokens.images, tokens.input_ids, model.graph, where)
     check_fits(tokens, model.graph, where)
     if model.graph.pairs:
         _refuse_steps_of_pairs(recipe, path)

@@ -24,6 +24,7 @@ from moeparity.errors import SpecError, TokensError, Where, counted
 from moeparity.inputs.tokens import TokenSet
 from moeparity.inputs.tokens.continuation import ends, widened
 from moeparity.inputs.tokens.grid import grid_of
+from moeparity.inputs.tokens.images import refuse_images
 from moeparity.inputs.weights.store import WeightStore, fits
 from moeparity.plan.schedule.steps import MicroBatches, Schedule, Step
 from moeparity.plan.schedule.token_grid import fillers
@@ -123,8 +124,9 @@ def generate(plan: Plan, *, progress: Callback | None = None) -> Plan:
     """The plan with its prompts continued if the recipe has `tokens.sample`, else the plan itself.
 
     If the weights take at most half of the free memory they stay there between forwards; else each forward streams
-    them. Raises TokensError if the logits to sample from are not finite, SpecError if nothing can be sampled under the
-    side's schedule or a user's function leaves it without logits, MoeparityError if memory is too small.
+    them. Raises TokensError if the logits to sample from are not finite, or a token of an image is sampled; SpecError
+    if nothing can be sampled under the side's schedule or a user's function leaves it without logits; MoeparityError if
+    memory is too small.
     """
     sample = plan.recipe.tokens.sample
     if sample is None:
@@ -148,6 +150,8 @@ def generate(plan: Plan, *, progress: Callback | None = None) -> Plan:
 
     continued_plan = plan.on(continued(plan.tokens, sample, step, progress))
     refuse_found(plan, continued_plan, side)
+    tokens, where = continued_plan.tokens, Where(plan.path, plan.recipe.tokens.line_of("sample"))
+    refuse_images(tokens.images, tokens.input_ids, plan.model.graph, where, "It was sampled. Give another `seed`.")
     return continued_plan
 
 
@@ -249,7 +253,7 @@ def draw(logits: Tensor, temperature: float, uniform: Tensor) -> Tensor:
 
 def _forward(plan: Plan, side: Side, output: str) -> Forward:
     model, store, sample = plan.model, plan.model.weights, required_sample(plan)
-    decoding = Decoding(plan, side)
+    decoding, pictures = Decoding(plan, side), plan.tokens.images
     sampler = walker(plan, NAME, side)
     rows, length = plan.tokens.input_ids.shape[0], plan.grid.length
     require([sampler], store, rows, length, limit=plan.memory_limit)
@@ -264,7 +268,8 @@ def _forward(plan: Plan, side: Side, output: str) -> Forward:
         schedule, columns, ready = decoding.possible(mask, lasts)
         observer = _LastLogits(output, lasts.clamp(max=columns - 1))
         tokens, real = (block[:, :columns].to(model.device) for block in (ids, mask))
-        run([replace(sampler, schedule=schedule)], store, tokens, [observer], attention_mask=real)
+        images = None if pictures is None else pictures.of_columns(columns).to(model.device)
+        run([replace(sampler, schedule=schedule)], store, tokens, [observer], attention_mask=real, images=images)
         return ready, torch.cat(observer.parts)[ready]
 
     return forward

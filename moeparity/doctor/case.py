@@ -21,6 +21,7 @@ from moeparity.doctor.routes import Flips, misfit
 from moeparity.doctor.steps import decoding, recorded_steps
 from moeparity.errors import CheckpointError, GraphError, SpecError, Where
 from moeparity.inputs.model import Model, open_model
+from moeparity.inputs.tokens.images import refuse_images
 from moeparity.inputs.tokens.tokenset import TokenSet
 from moeparity.inputs.weights.checkpoint import Checkpoint
 from moeparity.inputs.weights.fit import check
@@ -180,6 +181,7 @@ def opened(request: Request, material: Gathered, progress: Callback | None = Non
     model = open_model(evidence.checkpoint, device=request.device, progress=progress)
     if evidence.previous is not None:
         _refuse_unfit(evidence.previous, model)
+    refuse_images(of_log.tokens.images, of_log.tokens.input_ids, model.graph, Where(evidence.logs[0]))
     tokens = _on_device(of_log.tokens, model)
     profiles: dict[Party, str | None] = {"sampler": request.sampler, "trainer": request.trainer}
     (bench, parties, notes), aside = engines(

@@ -16,6 +16,7 @@ from moeparity.errors import SpecError, TokensError, Where, counted, did_you_mea
 from moeparity.inputs.machine import refuse_other_machine
 from moeparity.inputs.model import Model, checked_mask, checked_tokens, open_model
 from moeparity.inputs.tokens.grid import grid_of
+from moeparity.inputs.tokens.images import laid_out, refuse_images
 from moeparity.numerics.dtypes import FLOAT_NAMES
 from moeparity.plan.address import file_key, select
 from moeparity.plan.bind import bind
@@ -48,6 +49,7 @@ def forward(
     placement: Mapping[str, int | bool | str | Sequence[int]] | None = None,
     earlier: Sequence[str | Path] = (),
     attention_mask: torch.Tensor | None = None,
+    images: Mapping[str, torch.Tensor] | None = None,
     memory_limit: float | None = None,
     progress: Callback | None = None,
 ) -> dict[str, torch.Tensor]:
@@ -60,7 +62,8 @@ def forward(
     `settings` are a recipe's own `set:`, addresses and values on top of the profile; `placement` is its own, as in
     `{"tensor": 4}`. `earlier` are the checkpoints before each update that the schedule's `updates` place, the latest
     first. `attention_mask` [B, T] bool or int64 is 0 on padding, at the ends of a sequence; padded tokens are computed
-    and returned as well, as transformers does. `memory_limit` is the bytes the pass may take (None: what is available,
+    and returned as well, as transformers does. `images` are `image_grid_thw`, `image_embeds` and `deepstack_embeds`, as
+    a token file has them (docs/tokens.md). `memory_limit` is the bytes the pass may take (None: what is available,
     infinity: any number). `progress` hears how far it is. Raises MoeparityError.
     """
     _refuse(dtype, micro_batch, schedule)
@@ -69,9 +72,8 @@ def forward(
     refuse_other_machine(rules.name, rules.machine, where)
     # Opening reads every weight once, so whatever can be wrong without them comes before.
     model = checkpoint if isinstance(checkpoint, Model) else open_model(checkpoint, device=device, progress=progress)
-    tokens = _checked(input_ids, model)
-    mask = None if attention_mask is None else checked_mask(attention_mask, input_ids, "forward")
-    steps = _walked(schedule, micro_batch, placing.groups, tokens, mask, where)
+    passes = _runner(model, input_ids, attention_mask, images or {}, memory_limit, progress)
+    steps = _walked(schedule, micro_batch, placing.groups, passes, where)
     placed, versions = placement_rules(placing, where), _versions(model, steps, earlier, where)
     plan = bind(
         model.graph, rules, dtype or model.dtype, own_rules, placement=placed, phases=steps.phases, faults=versions
@@ -79,9 +81,6 @@ def forward(
     model.weights.refuse_unfit(plan)
     recorder = _Recorder(model.graph, list(save))
     walker = Walker(name="forward", plan=plan, schedule=steps)
-    passes = PassRunner(
-        weights=model.weights, input_ids=tokens, attention_mask=mask, memory_limit=memory_limit, progress=progress
-    )
     passes.run([walker], [recorder], saved=recorder.saved)
     return recorder.tensors()
 
@@ -93,6 +92,30 @@ def _checked(input_ids: torch.Tensor, model: Model) -> torch.Tensor:
         count = counted(len(tokens), "sequence")
         raise TokensError(f"forward: {count} of a model that scores pairs; expected an even number.")
     return tokens
+
+
+def _runner(
+    model: Model,
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    images: Mapping[str, torch.Tensor],
+    memory_limit: float | None,
+    progress: Callback | None,
+) -> PassRunner:
+    """A runner of passes over these tokens. Raises TokensError where tokens, mask and images do not fit each other."""
+    tokens, where = _checked(input_ids, model), Where(Path("forward"))
+    mask = None if attention_mask is None else checked_mask(attention_mask, input_ids, "forward")
+    real = torch.ones_like(input_ids, dtype=torch.bool) if mask is None else mask
+    of_tokens = laid_out(images, input_ids, real, model.graph.config, where) if images else None
+    refuse_images(of_tokens, input_ids, model.graph, where)
+    return PassRunner(
+        weights=model.weights,
+        input_ids=tokens,
+        attention_mask=mask,
+        images=None if of_tokens is None else of_tokens.to(tokens.device),
+        memory_limit=memory_limit,
+        progress=progress,
+    )
 
 
 def _versions(
@@ -119,18 +142,19 @@ def _walked(
     schedule: Schedule | Mapping[str, Any] | None,
     micro_batch: int | None,
     groups: Groups,
-    tokens: torch.Tensor,
-    mask: torch.Tensor | None,
+    passes: PassRunner,
     where: Where,
 ) -> Schedule | MicroBatches:
-    """The schedule on these tokens, of which all are prompt. Raises SpecError where they do not fit each other."""
+    """The schedule on the tokens of these passes, all of them prompt. Raises SpecError where it does not fit them."""
+    tokens, mask = passes.input_ids, passes.attention_mask
     if schedule is None:
         return MicroBatches(micro_batch or len(tokens), groups)
     if isinstance(schedule, Schedule):
         return replace(schedule, groups=groups)
     scheduling = settings(reader.read_scheduling(schedule, where), None, len(tokens), where, groups)
     real = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask
-    ids = None if scheduling.block is None else tuple(map(tuple, tokens.tolist()))
+    apart = tokens if passes.images is None else passes.images.told_apart(tokens)
+    ids = None if scheduling.block is None else tuple(map(tuple, apart.tolist()))
     grid = grid_of(real, real.sum(1), ids)
     refuse_unfit(scheduling, grid, where)
     return walked(scheduling, grid, where)

@@ -10,7 +10,7 @@ The loops, outermost first: segments (weights are read once for all walkers), wa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
@@ -21,6 +21,7 @@ import torch
 from moeparity.engine import functions
 from moeparity.engine.batch import Rows
 from moeparity.engine.grid import Grid, Turn
+from moeparity.engine.inputs import Inputs
 from moeparity.engine.joined import Joined
 from moeparity.engine.routes import Recorded
 from moeparity.engine.states import Givers, Handed, handed_at
@@ -33,6 +34,7 @@ from moeparity.engine.view import Ids, NodeView, Observer, ids_of
 from moeparity.engine.visit import Visit
 from moeparity.engine.walker import Name, Walker, WalkersRefusedError, with_lanes
 from moeparity.engine.work import Work
+from moeparity.inputs.tokens.images import Images
 from moeparity.inputs.weights.store import Loaded, WeightStore
 from moeparity.ops.attribute import RefusedError
 from moeparity.plan.graph import SOURCES, Graph, Node
@@ -61,6 +63,7 @@ def run(
     observers: Sequence[Observer],
     *,
     attention_mask: torch.Tensor | None = None,
+    images: Images | None = None,
     waves: slice = slice(None),
     work: Work | None = None,
     progress: Callback | None = None,
@@ -69,7 +72,8 @@ def run(
     """One pass over the weights with all walkers in lockstep.
 
     tokens [B, T] int64 on the weights' device. `attention_mask` [B, T] bool is true on real tokens (None: on all).
-    Padded tokens go through every op, as they do in transformers. `waves` says which waves are walked. `work` is what
+    Padded tokens go through every op, as they do in transformers. `images` are those among the tokens, on the same
+    device; a model that takes none does not read them. `waves` says which waves are walked. `work` is what
     the footprint of these walkers on this graph was worked out from (None: it is worked out here). `progress` is called
     after every node of every wave. `compares` says whether values of walkers are compared bit by bit, so that what
     follows from equal ones is computed once; without, walkers share no more than their plans say, and identities tell
@@ -77,10 +81,11 @@ def run(
     """
     before = weights.bytes_read
     with torch.inference_mode():
-        mask = torch.ones_like(tokens, dtype=torch.bool) if attention_mask is None else attention_mask
+        mask = torch.ones_like(tokens, dtype=torch.bool) if attention_mask is None else attention_mask.to(tokens.device)
         walkers = with_lanes(walkers, *tokens.shape)
         work = work or Work.of(walkers, weights.graph)
-        lockstep = _Lockstep(walkers, work, weights.graph, tokens, mask.to(tokens.device), observers, compares=compares)
+        inputs = Inputs(tokens=tokens, mask=mask, images=images)
+        lockstep = _Lockstep(walkers, work, weights.graph, inputs, observers, compares=compares)
         walked_waves = lockstep.grid.waves[waves]
         ticks = Ticks(
             heard=progress,
@@ -105,13 +110,13 @@ class _Lockstep:
         walkers: Sequence[Walker],
         work: Work,
         graph: Graph,
-        tokens: torch.Tensor,
-        mask: torch.Tensor,
+        inputs: Inputs,
         observers: Sequence[Observer],
         *,
         compares: bool,
     ) -> None:
         self.work, self.observers, self.counts, self.compares = work, observers, Counts(), compares
+        tokens, mask = inputs.tokens, inputs.mask
         self.on_cpu = tokens.device.type == "cpu"
         self.dtypes = tuple(dict.fromkeys(dtype for walker in walkers for dtype in walker.plan.dtypes))
         self.schedules = {walker.name: walker.schedule for walker in walkers}
@@ -130,15 +135,13 @@ class _Lockstep:
         self.values: dict[tuple[Name, str, Rows], list[Block]] = {}
         self.entered: dict[Rows, dict[tuple[Name, str], Ids]] = {wave: {} for wave in self.grid.waves}
         self.texts = Texts(tokens=tokens, mask=mask, prompts=next((w.prompts for w in walkers if w.prompts), ()))
-        self._add_sources(tokens, mask)
+        self._add_sources(inputs, {value for node in graph.nodes for value in node.inputs})
 
-    def _add_sources(self, tokens: torch.Tensor, mask: torch.Tensor) -> None:
-        sources = {"tokens": tokens, "mask": mask}
-        for name in SOURCES:
+    def _add_sources(self, inputs: Inputs, read: Container[str]) -> None:
+        for name in (name for name in SOURCES if name in read):
             identities = Identities()
             for holder in self.work.holders(name):
-                of_positions = name == "positions"
-                source = self.grid.positions(self.schedules[holder], mask) if of_positions else sources[name]
+                source = inputs.source(name, self.grid, self.schedules[holder])
                 for wave in self.grid.waves:
                     block = identities.block(source[slice(*wave)], self.grid.whole(wave))
                     self.values[holder, name, wave] = [block]

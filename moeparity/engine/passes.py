@@ -14,6 +14,7 @@ from moeparity.engine.refusals import refusals
 from moeparity.engine.view import Observer
 from moeparity.engine.walker import Name, Walker, WalkersRefusedError
 from moeparity.inputs.machine import available_bytes
+from moeparity.inputs.tokens.images import Images
 from moeparity.inputs.weights.store import WeightStore
 from moeparity.numerics.collectives.execute import arch
 from moeparity.ops.attribute import RefusedError
@@ -40,7 +41,8 @@ class Pass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassRunner:
-    """What passes run on: weights, tokens [B, T] int64 and their mask [B, T] bool, on the weights' device.
+    """What passes run on: weights, and on their device tokens [B, T] int64, their mask [B, T] bool and the images among
+    them.
 
     memory_limit: bytes a pass may take; None means what is available, infinity any number.
     draws: how often an observer calls each kernel again.
@@ -50,6 +52,7 @@ class PassRunner:
     weights: WeightStore
     input_ids: torch.Tensor
     attention_mask: torch.Tensor | None
+    images: Images | None = None
     memory_limit: float | None = None
     progress: Callback | None = None
     draws: int = 0
@@ -137,6 +140,7 @@ class PassRunner:
             self.input_ids,
             observers,
             attention_mask=self.attention_mask,
+            images=self.images,
             waves=self.waves,
             work=footprint.work,
             progress=self.progress,

@@ -20,11 +20,12 @@ TOKENS = 1 << 18
 class Chunker:
     """Cuts a stream of sequences into chunks of whole sequences.
 
-    groups: name of each group -> its code in the labels, in the order first seen. unscored: how many sequences have no
-    scored token.
+    groups, classes: name of each group, and of each class of tokens -> its code in the labels, in the order first seen.
+    unscored: how many sequences have no scored token.
     """
 
     groups: dict[str, int] = field(default_factory=dict)
+    classes: dict[str, int] = field(default_factory=dict)
     unscored: int = 0
 
     def chunks(self, sequences: Iterable[Sequence], *, tokens: int = TOKENS) -> Iterator[Chunk]:
@@ -85,6 +86,7 @@ class Chunker:
         tokens = {
             "version_lag": [_lag(sequence) for sequence in sequences],
             "flipped": [_flipped(s) for s in sequences],
+            "class": [self._classes(sequence) for sequence in sequences],
             **{
                 name: [s.labels.get(name) for s in sequences]
                 for name in sorted({n for s in sequences for n in s.labels})
@@ -98,6 +100,12 @@ class Chunker:
                     for column, mask in zip(columns, masks, strict=True)
                 ])  # fmt: skip
         return labels
+
+    def _classes(self, sequence: Sequence) -> Tensor | None:
+        """The code of each token's class, int64 [n]; None if the sequence has none."""
+        if sequence.classes is None:
+            return None
+        return torch.tensor([self.classes.setdefault(name, len(self.classes)) for name in sequence.classes])
 
 
 def _content(sequence: Sequence) -> int:

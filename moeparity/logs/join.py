@@ -111,6 +111,7 @@ def join_sides(sampled: Sequence, scored: Sequence, tokenizer: Path | None = Non
         versions=None if sampled.versions is None else _behind(sampled.versions, before),
         trainer_version=scored.trainer_version,
         group=scored.group if sampled.group is None else sampled.group,
+        classes=_classes(sampled.classes or scored.classes, size),
         entropy=None if scored.entropy is None else _behind(scored.entropy, ahead),
         labels={} if tokenizer is None else {RETOKENISED: torch.zeros(size, dtype=torch.int64)},
         extra={
@@ -226,6 +227,13 @@ def _gathered(column: Tensor, places: Tensor) -> Tensor:
     """The entries of a tensor at these places; unknown, as in `_behind`, where a place is -1."""
     missing = (places < 0).view(-1, *[1] * (column.dim() - 1))
     return column[places.clamp(min=0)].masked_fill(missing, _unknown(column))
+
+
+def _classes(classes: tuple[str, ...] | None, size: int) -> tuple[str, ...] | None:
+    """The classes of all `size` tokens; where they are those of a response alone, none for the prompt's, which is not
+    scored.
+    """
+    return None if classes is None else ("",) * (size - len(classes)) + classes
 
 
 def _behind(column: Tensor, count: int) -> Tensor:

@@ -91,7 +91,8 @@ class Measurement:
     def report(self, files: tuple[LogFile, ...], left_out: Iterable[str] = ()) -> LogReport:
         """The report on everything taken in."""
         judgement, series = self.observer.diagnosis(), self.series()
-        names = {"group": {code: group for group, code in self.chunker.groups.items()}, **self.names}
+        codes = {"group": self.chunker.groups, "class": self.chunker.classes}
+        names = {by: {code: name for name, code in of_way.items()} for by, of_way in codes.items()} | {**self.names}
         sentences = list(left_out)
         if self.observer.lost:
             sentences.append(f"{counted(self.observer.lost, 'scored token')} without a counterpart, since ids differ")

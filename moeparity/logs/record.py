@@ -53,6 +53,7 @@ class Sequence:
     trainer_version: the weight version that scored.
     group: environment or prompt group. entropy: fp64 [n] in nats. pads: those that the trainer computed beside the
         sequence; None if unknown.
+    classes: a word for each token, such as text and image; None if the log has none.
     labels: int64 [n] by name, further groups of tokens, -1 if unknown. retokenised: what differs in the trainer's ids.
     extra: further columns: `ref`, fp64 [n], log P of the reference policy; `current`, fp64 [n], log P of the weights
         being updated (`trainer` has those at the batch's start); `advantages`, fp64 [n]; `routed_experts`, int64 [n,
@@ -72,6 +73,7 @@ class Sequence:
     trainer_version: int | None = None
     sampling: Sampling = Sampling()
     group: str | None = None
+    classes: tuple[str, ...] | None = None
     entropy: Tensor | None = None
     pads: Pads | None = None
     labels: Mapping[str, Tensor] = field(default_factory=dict)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -54,14 +55,14 @@ def tokens_of(log: Iterable[Sequence], *, most: int | None = None) -> LoggedToke
         if len(sequences) == most:
             break
     routes, layers = _routes(sequences)
-    groups = [sequence.group or _UNLABELLED for sequence in sequences]
-    names = tuple(dict.fromkeys(groups))
+    words = [s.classes or (s.group or _UNLABELLED,) * len(s.token_ids) for s in sequences]
+    names = tuple(dict.fromkeys(chain.from_iterable(words)))
     labelled = names != (_UNLABELLED,)
     tokens = TokenSet(
         input_ids=_block([s.token_ids for s in sequences], 0),
         loss_mask=_block([s.mask for s in sequences], False),
         attention_mask=_block([torch.ones_like(s.mask) for s in sequences], False),
-        labels=_labels(sequences, groups, names) if labelled else None,
+        labels=_labels(words, names) if labelled else None,
         label_names=names if labelled else (),
         logprobs=_block([_recorded(s, s.rollout) for s in sequences], torch.nan),
         trainer_logprobs=_by_trainer(sequences),
@@ -90,9 +91,9 @@ def routes_shape(sequence: Sequence) -> tuple[int, ...] | None:
     return tuple(sequence.extra[_ROUTES].shape[1:]) if _ROUTES in sequence.extra else None
 
 
-def _labels(sequences: list[Sequence], groups: list[str], names: tuple[str, ...]) -> Tensor:
-    codes = zip(sequences, groups, strict=True)
-    return _block([torch.full_like(sequence.token_ids, names.index(group)) for sequence, group in codes], 0)
+def _labels(words: list[tuple[str, ...]], names: tuple[str, ...]) -> Tensor:
+    codes = {name: code for code, name in enumerate(names)}
+    return _block([torch.tensor([codes[word] for word in of_sequence]) for of_sequence in words], 0)
 
 
 def _recorded(sequence: Sequence, logprobs: Tensor | None) -> Tensor:

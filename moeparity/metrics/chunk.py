@@ -26,8 +26,8 @@ class Chunk:
     tokens: int64 [N], token ids.
     ids, where: [B], the ids by which files are joined, and the lines from which the sequences were read.
     contents: [B], a number that repetitions of a sequence have in common; () if every sequence is another one.
-    labels: further int64 [N] columns by name: "step", "version_lag", "group" (`UNKNOWN` if the log does not say),
-        "flipped" (0 or 1, -1 if a side's routes are unknown), "pads" (how many the trainer computed before the
+    labels: further int64 [N] columns by name: "step", "version_lag", "group", "class" (`UNKNOWN` if the log does not
+        say), "flipped" (0 or 1, -1 if a side's routes are unknown), "pads" (how many the trainer computed before the
         sequence), and what a server's steps tell.
     values: further fp64 [N] columns by name: "entropy" (of the trainer's whole distribution, nats) and "current" (log P
         by the policy that is being updated); NaN if unknown.

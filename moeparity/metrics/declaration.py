@@ -22,6 +22,7 @@ By = Literal[
     "position",
     "probability",
     "group",
+    "class",
     "step",
     "flipped",
     "version_lag",

@@ -9,6 +9,7 @@ from moeparity.ops import (
     elementwise,
     experts,
     gated_delta,
+    images,
     indexer,
     kv_cache,
     lightning,
@@ -31,6 +32,8 @@ OPS: dict[str, Op] = {
     op.name: op
     for op in (
         elementwise.EMBEDDING,
+        images.PLACE_IMAGES,
+        images.ADD_IMAGES,
         rope.ROTARY,
         rms_norm.RMS_NORM,
         layer_norm.LAYER_NORM,

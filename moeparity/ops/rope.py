@@ -10,6 +10,9 @@ from moeparity.ops.attribute import Attribute, Value, site
 from moeparity.ops.declaration import Cut, Op, Parameter, Refusals, Role, Tokens, row_by_row
 from moeparity.ops.memory import Call, Memory, Shapes
 
+_AXES = 3
+"""Time, height and width."""
+
 
 def _table_widths(weights: Shapes, params: Mapping[str, Any], inputs: Sequence[int]) -> Sequence[int]:
     return [params["dim"]] * 2
@@ -25,6 +28,15 @@ def _misfit(params: Mapping[str, Any]) -> str | None:
     numbers = isinstance(factors, list) and all(type(factor) in {int, float} for factor in factors)
     if kind == "longrope" and (not numbers or len(factors or ()) != params["dim"] // 2):
         return f"short_factor of rope_type longrope needs one number for each of the {params['dim'] // 2} pairs."
+    return _sections_misfit(params["sections"])
+
+
+def _sections_misfit(sections: list[Any] | None) -> str | None:
+    """Of sections that are no numbers of pairs. They need not add up to all pairs: the others turn by time."""
+    if sections is None:
+        return None
+    if len(sections) != _AXES or any(type(count) is not int or count < 0 for count in sections):
+        return f"mrope_section is {sections}; expected three whole numbers of at least 0."
     return None
 
 
@@ -72,7 +84,8 @@ BY_TOKEN = Op(
 
 ROTARY = Op(
     name="rotary",
-    says="cos and sin of position * inverse frequency: positions [B, T] -> cos, sin [B, T, dim], both halves alike.",
+    says="cos and sin of position * inverse frequency: positions [B, T] -> cos, sin [B, T, dim], both halves alike. "
+    "With `sections` positions are [B, T, 3], in time, height and width.",
     inputs=("positions",),
     outputs=("cos", "sin"),
     parameters=(
@@ -84,6 +97,13 @@ ROTARY = Op(
             name="max_positions",
             type=int,
             says="max_position_embeddings; read by rope_type dynamic, and by yarn when `factor` is null",
+        ),
+        Parameter(
+            name="sections",
+            type=list,
+            required=False,
+            says="mrope_section: how many pairs turn by the position in time, height and width. Pairs 1, 4, 7, .. turn "
+            "by height and 2, 5, 8, .. by width while these have any left, all others by time",
         ),
     ),
     attributes=(
@@ -107,7 +127,8 @@ ROTARY = Op(
     refusals=Refusals(parameters=_misfit),
     memory=Memory(widths=_table_widths),
     kernel="rope:rotary",
-    source="transformers 5.17.0 and 5.23.0, *RotaryEmbedding.forward, modeling_rope_utils._compute_*_parameters",
+    source="transformers 5.17.0 and 5.23.0, *RotaryEmbedding.forward, modeling_rope_utils._compute_*_parameters; "
+    "5.23.0, Qwen3VLMoeTextRotaryEmbedding.recomposition_frequencies",
 )
 
 ROPE = Op(

@@ -52,7 +52,10 @@ WITH_ALPHA = ("hunyuan_v1_moe",)
 """Whose rope_type `dynamic` is `ntk_alpha` where there is an alpha: a larger base, whatever the length."""
 LONG = ("phimoe",)
 """Whose rope_type may be `longrope`, as transformers computes it for them alone."""
-OF_ROPE = ("partial_rotary_factor", "rope_type", "llama_4_scaling_beta", "original_max_position_embeddings")
+OF_ROPE = (
+    *("partial_rotary_factor", "rope_type", "llama_4_scaling_beta", "original_max_position_embeddings"),
+    "mrope_section",
+)
 """Fields of rope_parameters that graphs read as if they stood beside it."""
 BY_LAYER_TYPE = ("mellum", "mimo_v2_flash", "laguna")
 """Whose rope_parameters are one object for each word of layer_types; older fields are not read."""
@@ -81,6 +84,8 @@ AT_LEAST: dict[str, int] = {
     "expert_layer_offset": 0,
     "moe_layer_start_index": 0,
     "moe_layer_end_index": -1,
+    "spatial_merge_size": 1,
+    "image_token_id": 0,
 }
 """Whole numbers and the least each may be; a field that is absent or null is not looked at, here and below."""
 NUMBERS = (
@@ -98,6 +103,8 @@ ABOVE = {
     "high_freq_factor": 0,
 }
 """Numbers that must be above another."""
+LAYERS = ("mlp_only_layers", "deepstack_visual_indexes")
+"""Lists of the numbers of layers, of the text model or of its vision tower."""
 MULTIPLES = (("num_attention_heads", "num_key_value_heads"), ("num_experts", "n_group"))
 """Pairs whose first must be a multiple of its second, where the graph reads both."""
 AT_MOST = (("num_experts_per_tok", "num_experts"), ("topk_group", "n_group"))
@@ -288,11 +295,12 @@ def _check_numbers(config: Config) -> None:
     rope = config["rope_parameters"]
     for of_kind in rope.values() if config.model_type in BY_LAYER_TYPE else (rope,):
         _check_rope(config, of_kind)
-    dense = config.get("mlp_only_layers", [])
-    if not isinstance(dense, list) or any(type(index) is not int for index in dense):
-        raise CheckpointError(
-            f"{config.where('mlp_only_layers')}: mlp_only_layers is {shown(dense)}; expected a list of layer numbers."
-        )
+    for field in LAYERS:
+        numbers = config.get(field, [])
+        if not isinstance(numbers, list) or any(type(index) is not int for index in numbers):
+            raise CheckpointError(
+                f"{config.where(field)}: {field} is {shown(numbers)}; expected a list of layer numbers."
+            )
 
 
 def _check_rope(config: Config, rope: Mapping[str, Any]) -> None:

@@ -10,17 +10,36 @@ from typing import Any
 _BLOCKS = {"M": "linear_attention", "E": "moe", "*": "full_attention", "-": "mlp"}
 """Letter of a Nemotron-H's `hybrid_override_pattern` -> the block of a layer."""
 
-TEXT_OF = {"qwen3_5_moe": "qwen3_5_moe_text"}
-"""model_type of a model with a vision tower -> that of its text model, whose fields are in `text_config`."""
+TEXT_OF = {"qwen3_5_moe": "qwen3_5_moe_text", "qwen3_vl_moe": "qwen3_vl_moe"}
+"""model_type of a model with a vision tower -> that of the graph of what comes behind it, whose fields are in
+`text_config`.
+"""
+_TOKENS = {"qwen3_5_moe": (248056, 248057), "qwen3_vl_moe": (151655, 151656)}
+"""model_type -> the tokens of images and of videos of a config.json that names none."""
+_DEEPSTACK = {"qwen3_vl_moe": [8, 16, 24]}
+"""model_type -> the deepstack_visual_indexes of a vision_config that has none, where there may be some."""
 
 
 def of_text(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a text model that stands beside a vision tower, with those that are said of both."""
-    text_type, text = TEXT_OF.get(fields["model_type"]), fields.get("text_config")
-    if text_type is None or not isinstance(text, dict):
+    """The fields of a text model that stands behind a vision tower, with those that are said of both, and of the tower
+    how the text model takes images; `deepstack_layers` is behind how many of its layers the tower adds something.
+    """
+    kind, text = fields["model_type"], fields.get("text_config")
+    if kind not in TEXT_OF or not isinstance(text, dict):
         return fields
     outer = {key: value for key, value in fields.items() if key not in {"text_config", "vision_config"}}
-    return {**outer, **text, "model_type": text_type}
+    tower = fields["vision_config"] if isinstance(fields.get("vision_config"), dict) else {}
+    image, video = _TOKENS[kind]
+    indexes = tower.get("deepstack_visual_indexes", _DEEPSTACK[kind]) if kind in _DEEPSTACK else []
+    inner = {
+        "model_type": TEXT_OF[kind],
+        "spatial_merge_size": tower.get("spatial_merge_size", 2),
+        "deepstack_visual_indexes": indexes,
+        "deepstack_layers": len(indexes) if isinstance(indexes, list) else 0,
+    }
+    # transformers has no class of this text model alone, so that what ties the embeddings is said outside.
+    tied = {"tie_word_embeddings": fields.get("tie_word_embeddings", False)} if TEXT_OF[kind] == kind else {}
+    return {"image_token_id": image, "video_token_id": video, **outer, **text, **inner, **tied}
 
 
 def of_linear_attention(fields: dict[str, Any]) -> dict[str, Any]:

@@ -316,7 +316,8 @@ class _Expansion:
 
 
 def _type(parameter: Parameter) -> str:
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", dict: "a mapping"}
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
+    words |= {dict: "a mapping", list: "a list"}
     types = parameter.type if isinstance(parameter.type, tuple) else (parameter.type,)
     return " or ".join(words[type_] for type_ in types)
 

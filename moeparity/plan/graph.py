@@ -13,10 +13,14 @@ import networkx as nx
 from moeparity.errors import Where
 from moeparity.ops.attribute import Attribute, holds
 from moeparity.ops.declaration import Op
+from moeparity.ops.images import IMAGE_MASK, IMAGES
 from moeparity.plan.edits import Edit, Part
 
-SOURCES = ("tokens", "positions", "mask")
-"""Values that come from outside: token ids and positions [B, T] int64, and mask [B, T] bool, true on real tokens."""
+SOURCES = ("tokens", "positions", "mask", "grid_positions", IMAGE_MASK, IMAGES)
+"""Values that come from outside: token ids and positions [B, T] int64, and mask [B, T] bool, true on real tokens. Of
+models that take images also grid_positions [B, T, 3] int64, in time, height and width; image_mask [B, T] bool, true at
+image tokens; and images [B, T, parts * hidden], what a vision tower gave, of no width where there are no images.
+"""
 
 UNSET = (None, False, "none")
 """Values of a parameter that mean it is not set: attributes that require it do not exist on the node then."""

@@ -291,7 +291,8 @@ def values_of_layer(
     config: Config, index: int, names: Mapping[str, str | None], where_in_file: Callable[[str], Where]
 ) -> dict[str, Any]:
     """What the nodes of a layer read as `$window`, `$rope`, `$indexer` and `$heads`, by the rules that a graph names;
-    and as `$rope_portion` the part of each head that its rope turns. Raises GraphError, CheckpointError.
+    as `$rope_portion` the part of each head that its rope turns; and as `$image_part` which of the embeddings of images
+    deepstack adds behind it. Raises GraphError, CheckpointError.
     """
     rules = {
         field: rule_named(field, name, TABLES[field], where_in_file)
@@ -299,7 +300,7 @@ def values_of_layer(
         if name is not None
     }
     values = {field: rule(config, index) for field, rule in rules.items()}
-    return values | {"rope_portion": (values.get("rope") or {}).get("partial_rotary_factor")}
+    return values | {"rope_portion": (values.get("rope") or {}).get("partial_rotary_factor"), "image_part": index + 1}
 
 
 def rule_named(field: str, name: str, rules: Mapping[str, RuleType], where_in_file: Callable[[str], Where]) -> RuleType:

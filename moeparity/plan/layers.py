@@ -41,6 +41,12 @@ def decoder_sparse_step(config: Config, index: int) -> str:
     return "sparse" if sparse and not is_dense else "dense"
 
 
+def decoder_sparse_step_deepstack(config: Config, index: int) -> str:
+    """Qwen3-VL-MoE: the same, and `deepstack_..` in the first `deepstack_layers` layers."""
+    kind = decoder_sparse_step(config, index)
+    return f"deepstack_{kind}" if index < config["deepstack_layers"] else kind
+
+
 def first_k_dense_replace(config: Config, index: int) -> str:
     """DeepSeek: the first `first_k_dense_replace` layers are `dense`, all others `sparse`."""
     otherwise = FIRST_DENSE.get(config.model_type, 3)
@@ -172,6 +178,7 @@ LAYER_RULES: dict[str, Callable[[Config, int], str]] = {
         uniform,
         all_sparse,
         decoder_sparse_step,
+        decoder_sparse_step_deepstack,
         first_k_dense_replace,
         mlp_layer_types,
         mlp_layer_types_or_all_sparse,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from moeparity.errors import GraphError, SpecError, Where
 from moeparity.ops.attribute import EDGE, Value
+from moeparity.ops.placement import STAGE
 from moeparity.ops.registry import OPS
 from moeparity.plan.address import select
 from moeparity.plan.attention_groups import computed_apart
@@ -57,11 +58,21 @@ def _concerned(graph: Graph, rule: Rule) -> Sequence[Node]:
             last = rule.pipeline.last_layers(graph.whole.layers)
         except ValueError as error:
             raise SpecError(f"{rule.where}: placement: {error}.") from None
-        return [node for node in closing(graph) if node.layer in last]
+        return [_ending(node, rule) for node in closing(graph) if node.layer in last]
     if rule.groups.count == 1:
         return graph.nodes
     apart = computed_apart(graph, rule.groups.gathered)
     return [node for node in graph.nodes if (node.name in apart) == rule.apart]
+
+
+def _ending(node: Node, rule: Rule) -> Node:
+    """The node that closes a stage. Raises SpecError where its op describes no border."""
+    if node.op.attribute(STAGE) is None:
+        raise SpecError(
+            f"{rule.where}: placement: a stage would end with {node.name}, op {node.op.name}, of which no border is "
+            "described. Let `stages` end it with another layer."
+        )
+    return node
 
 
 def _of_placement(nodes: Sequence[Node], rule: Rule) -> Iterator[Assignment]:

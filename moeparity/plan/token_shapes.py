@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from moeparity.errors import counted
+from moeparity.ops.images import IMAGES
 from moeparity.ops.memory import Shapes
 from moeparity.plan.graph import SOURCES, Graph, Node
 
@@ -55,6 +56,7 @@ class TokenShape:
 def token_shapes(graph: Graph) -> Mapping[str, TokenShape]:
     """The shape for one token of every value, by name, including values from outside (`SOURCES`)."""
     shapes = dict.fromkeys(SOURCES, TokenShape(numbers=1))
+    shapes |= {IMAGES: TokenShape(numbers=graph.sizes.get("images_width", 1))}
     for node in graph.nodes:
         inputs = [shapes[value].numbers for value in node.inputs]
         widths = node.op.memory.widths(weight_shapes(node), node.params, inputs)

@@ -25,7 +25,7 @@ from moeparity.paths import LIMIT_FACTOR
 from moeparity.plan.config import Config
 from moeparity.plan.expand import expand
 from moeparity.plan.spec.profile_schema import Machine
-from tests.errors import draft_cases, schedules, score_cases, token_cases, trace_cases
+from tests.errors import draft_cases, image_cases, schedules, score_cases, token_cases, trace_cases
 from tests.errors.adapter_defects import ADAPTERS
 from tests.errors.base import BAD, BASE, TOKENS
 from tests.errors.defects import CHECKPOINTS as PLAIN
@@ -187,6 +187,7 @@ CALLS: dict[str, Callable[[], object]] = {
     **token_cases.CALLS,
     **schedules.CALLS,
     **draft_cases.CALLS,
+    **image_cases.CALLS,
     **score_cases.CALLS,
     "python-config-field-missing": lambda: Config(BASE / "config.json")["hiden_size"],
     "python-forward-placement-unknown": lambda: forward(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -62,6 +64,15 @@ def reference(
     eager attention in fp32 or fp16 without grouped queries then gives other bits.
     """
     model = placed(folder, profile, dtype, device)
+    with routed(model) as routes, torch.no_grad():
+        mask = None if mask is None else mask.to(device)
+        logits: Tensor = model(ids.to(device), attention_mask=mask, use_cache=use_cache).logits.cpu()
+    return logits, routes
+
+
+@contextmanager
+def routed(model: PreTrainedModel) -> Iterator[Routes]:
+    """The routes of what a model computes meanwhile."""
     routes: Routes = []
 
     def keep(module: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
@@ -77,10 +88,7 @@ def reference(
     routers = [module for module in model.modules() if type(module).__name__.lower().endswith(ROUTERS)]
     hooks = [router.register_forward_hook(keep) for router in routers]
     try:
-        with torch.no_grad():
-            mask = None if mask is None else mask.to(device)
-            logits: Tensor = model(ids.to(device), attention_mask=mask, use_cache=use_cache).logits.cpu()
+        yield routes
     finally:
         for hook in hooks:
             hook.remove()
-    return logits, routes

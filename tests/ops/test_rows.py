@@ -154,6 +154,16 @@ def _positions(dtype: torch.dtype) -> Inputs:
     return {"positions": torch.arange(TOKENS).expand(SEQUENCES, -1).clone()}
 
 
+def _grid_positions(dtype: torch.dtype) -> Inputs:
+    places = torch.arange(SEQUENCES * TOKENS * 3) * 7 % 11
+    return {"positions": places.view(SEQUENCES, TOKENS, 3)}
+
+
+def _with_images(dtype: torch.dtype) -> Inputs:
+    x, images = drawn(SEQUENCES, TOKENS, 37, dtype=dtype), drawn(SEQUENCES, TOKENS, 3 * 37, dtype=dtype, seed=1)
+    return {"x": x, "image_mask": torch.arange(TOKENS).expand(SEQUENCES, -1) % 3 > 0, "images": images}
+
+
 _ROUTER = {"top_k": 4, "renormalize": True, "experts": 12, "scale": 2.5, "shared": True}
 _SOFTMAX = {**_ROUTER, "score": "softmax", "groups": 1, "top_groups": 1}
 _SIGMOID = {**_ROUTER, "score": "sigmoid", "groups": 3, "top_groups": 2}
@@ -176,6 +186,14 @@ CASES = [
         w=weight("weight", 99, 37),
     ),
     Case("rotary", _positions, p={"dim": 24, "rope": _ROPE, "max_positions": 64}),
+    Case(
+        "rotary",
+        _grid_positions,
+        p={"dim": 24, "rope": _ROPE, "max_positions": 64, "sections": [4, 4, 4]},
+        label="rotary on three axes",
+    ),
+    Case("place_images", _with_images, p={"part": 1}),
+    Case("add_images", _with_images, p={"part": 1}),
     Case("rope", _rope, p={"interleaved": True, "partial": False}, axes={"cos": 1, "sin": 1}),
     Case("by_head", _unturned),
     Case("by_token", _turned, axes={"q": 2, "k": 2}),

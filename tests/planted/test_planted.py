@@ -70,6 +70,10 @@ WITHOUT_EFFECT = (
         for op in ("attention", "mla")
     }
     | {
+        f"add_images:image={value}": "no token here is one of an image; see tests/ops/test_images.py"
+        for value in ("model", "bf16", "fp16", "fp32", "fp64")
+    }
+    | {
         f"position_scale:{value}": "places are positions in a step of whole sequences, and logarithms of few numbers "
         "are the same; see tests/ops/test_position_scale.py"
         for value in ("counted=positions", "counted=places", "form=log", "form=log1p")

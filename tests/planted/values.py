@@ -28,6 +28,8 @@ MODEL_OF = {
     "sigmoid_gate": "qwen2_moe",
     "sigmoid_gate:softplus": "laguna",
     "clamp": "olmoe_clip",
+    "place_images": "qwen3_vl_moe",
+    "add_images": "qwen3_vl_moe",
     "scale": "granitemoe",
     "silu": "minimax",
     "gated_norm": "qwen3_next",

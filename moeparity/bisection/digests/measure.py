@@ -47,9 +47,10 @@ def of_weights(model: Model, progress: Callback | None = None) -> dict[str, str]
 
 
 def of_tokens(tokens: TokenSet) -> str:
-    """A digest of token ids, masks and records: 16 hex digits of a SHA-256."""
+    """A digest of token ids, masks, records and images: 16 hex digits of a SHA-256."""
     by_field = ((field.name, getattr(tokens, field.name)) for field in fields(tokens))
-    return of_tensors((name, value) for name, value in by_field if isinstance(value, torch.Tensor))
+    tensors = [(name, value) for name, value in by_field if isinstance(value, torch.Tensor)]
+    return of_tensors(tensors if tokens.images is None else [*tensors, *tokens.images.tensors().items()])
 
 
 def of_tensors(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:

@@ -26,6 +26,7 @@ from moeparity.engine.walker import Walker
 from moeparity.errors import MoeparityError, SpecError, Where, display_path
 from moeparity.inputs.model import checked_tokens
 from moeparity.inputs.tokens import TokenSet, read_tokens
+from moeparity.inputs.tokens.images import refuse_images
 from moeparity.plan.graph import Node
 from moeparity.plan.sides import REFERENCE, Side
 from moeparity.plan.toggles import mixed, swap
@@ -264,6 +265,7 @@ def _read(plan: Plan, request: Request) -> TokenSet:
         scored=False,
     )
     checked_tokens(tokens.input_ids, plan.model, str(Where(request.file)))
+    refuse_images(tokens.images, tokens.input_ids, plan.model.graph, Where(request.file))
     return tokens
 
 
@@ -299,6 +301,7 @@ def _rows(tokens: TokenSet, rows: Sequence[int]) -> TokenSet:
         input_ids=tokens.input_ids[indices],
         loss_mask=tokens.loss_mask[indices],
         attention_mask=tokens.attention_mask[indices],
+        images=None if tokens.images is None else tokens.images.of_rows(indices),
     )
 
 

@@ -35,6 +35,7 @@ def widened(tokens: TokenSet, new_tokens: int) -> TokenSet:
         attention_mask=_filled(tokens.attention_mask, width, new_tokens, False) | scored,
         labels=labels,
         label_names=tokens.label_names,
+        images=None if tokens.images is None else tokens.images.of_columns(width + new_tokens),
     )
 
 

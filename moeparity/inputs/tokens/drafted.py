@@ -28,10 +28,13 @@ def with_drafts(tokens: TokenSet, name: str, *, flat: bool) -> tuple[TokenSet, V
 
     name: a file whose line N has the drafts of sequence N, a list of ids for each of its steps; or `K:RATE`, by which K
     tokens are drafted in each step, and each is right with that probability, always in the same way. flat: as for
-    `verified`. Raises SpecError with the line, TokensError for tokens that are not padded on the right.
+    `verified`. Raises SpecError with the line, TokensError for tokens that are not padded on the right, or hold
+    images.
     """
     if not bool(tokens.attention_mask[:, 0].all()):
         raise TokensError("tokens: drafts are verified in sequences that begin in the first column. Pad on the right.")
+    if tokens.images is not None:
+        raise TokensError("tokens: drafts are verified in sequences of text, and these hold images. Leave those out.")
     prompts = token_grid(tokens, with_ids=False).prompts
     sequences = [row[mask].tolist() for row, mask in zip(tokens.input_ids, tokens.attention_mask, strict=True)]
     drawn = _DRAWN.fullmatch(name)

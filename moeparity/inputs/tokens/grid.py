@@ -15,7 +15,7 @@ def token_grid(tokens: TokenSet, *, with_ids: bool) -> TokenGrid:
     """
     firsts = tokens.attention_mask.int().argmax(1)
     prompts = (tokens.loss_mask.int().argmax(1) - firsts).where(tokens.loss_mask.any(1), tokens.attention_mask.sum(1))
-    ids = tuple(map(tuple, tokens.input_ids.tolist())) if with_ids else None
+    ids = tuple(map(tuple, tokens.told_apart.tolist())) if with_ids else None
     return grid_of(tokens.attention_mask, prompts, ids)
 
 

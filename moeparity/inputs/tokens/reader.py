@@ -46,7 +46,7 @@ def read_tokens(
         vocabulary = None if tokenizer is None else open_tokenizer(tokenizer, named_at or Where(path), checkpoint)
         tokens = jsonl.read(path, vocabulary, padding, _pad_id(checkpoint), versions)
     else:
-        tokens = tensorfile.read(path)
+        tokens = tensorfile.read(path, checkpoint)
     reason = defect(tokens.attention_mask)
     if reason is not None:
         raise TokensError(f"{where}: attention_mask: {reason}.")

@@ -11,25 +11,30 @@ from torch import Tensor
 
 from moeparity import paths
 from moeparity.errors import TokensError, Where, did_you_mean, listed
+from moeparity.inputs.tokens import images
 from moeparity.inputs.tokens.tokenset import TokenSet, check_logprobs, check_routes
+from moeparity.plan.config import Config
 
 KEYS = ("input_ids", "loss_mask", "attention_mask", "labels", "logprobs", "trainer_logprobs", "routed_experts")
 LABEL_NAMES = "label_names"
 """Key of the file's metadata: a JSON list of words, the names of the classes in `labels`."""
 
 
-def read(path: Path) -> TokenSet:
-    """Read a safetensors file: `input_ids` [B, T], and any other field of TokenSet under its own name.
+def read(path: Path, checkpoint: Path | None = None) -> TokenSet:
+    """Read a safetensors file: `input_ids` [B, T], any other field of TokenSet under its own name, and images as in
+    `images.KEYS`, which the config.json of a `checkpoint` lays out.
 
     Masks may be any numbers 0 and 1, routed experts and labels any integers, log-probabilities any floats. Without
-    names in the metadata, classes are named by their numbers. Raises TokensError.
+    names in the metadata, classes are named by their numbers; without classes those of a file with images are text and
+    image. Raises TokensError, and CheckpointError for a config.json that can't be read.
     """
     where = Where(path)
     tensors, metadata = _load(path)
+    keys = (*KEYS, *images.KEYS)
     for key in tensors:
-        if key not in KEYS:
+        if key not in keys:
             raise TokensError(
-                f"{where}: unknown tensor {key!r}; expected one of {listed(KEYS)}.{did_you_mean(key, KEYS)}"
+                f"{where}: unknown tensor {key!r}; expected one of {listed(keys)}.{did_you_mean(key, keys)}"
             )
     if "input_ids" not in tensors:
         raise TokensError(f"{where}: holds no 'input_ids'; expected int64 [sequences, tokens].")
@@ -39,21 +44,27 @@ def read(path: Path) -> TokenSet:
             f"{where}: input_ids is {_name(ids)} {list(ids.shape)}; expected int64 [sequences, tokens], not empty."
         )
     labels, names = _labels(where, tensors.get("labels"), ids, metadata.get(LABEL_NAMES))
+    real = _mask(where, tensors, "attention_mask", ids)
+    pictures = _images(where, tensors, ids, real, checkpoint)
+    if pictures is not None and labels is None:
+        labels, names = pictures.mask.long(), images.LABELS
     return TokenSet(
         input_ids=ids,
         loss_mask=_mask(where, tensors, "loss_mask", ids),
-        attention_mask=_mask(where, tensors, "attention_mask", ids),
+        attention_mask=real,
         labels=labels,
         label_names=names,
         logprobs=_logprobs(where, "logprobs", tensors, ids),
         trainer_logprobs=_logprobs(where, "trainer_logprobs", tensors, ids),
         routed_experts=_routes(where, tensors.get("routed_experts"), ids),
+        images=pictures,
     )
 
 
 def file_contents(tokens: TokenSet) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors and the metadata of a file that reads as these tokens."""
     tensors = {key: getattr(tokens, key) for key in KEYS}
+    tensors |= {} if tokens.images is None else tokens.images.tensors()
     metadata = {LABEL_NAMES: json.dumps(tokens.label_names)} if tokens.labels is not None else {}
     return {key: tensor.contiguous() for key, tensor in tensors.items() if tensor is not None}, metadata
 
@@ -74,6 +85,20 @@ def _load(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             f"{where}: not a whole safetensors file ({reason[:200]}). Write it with safetensors.torch.save_file; a "
             "file of JSON lines must be called *.jsonl."
         ) from None
+
+
+def _images(
+    where: Where, tensors: dict[str, Tensor], ids: Tensor, real: Tensor, checkpoint: Path | None
+) -> images.Images | None:
+    of_images = {key: tensor for key, tensor in tensors.items() if key in images.KEYS}
+    if not of_images:
+        return None
+    if checkpoint is None:
+        raise TokensError(
+            f"{where}: holds {listed(of_images)}, and which tokens are those of images is said in a config.json. Name "
+            "its folder with --checkpoint."
+        )
+    return images.laid_out(of_images, ids, real, Config(checkpoint / "config.json").fields, where)
 
 
 def _mask(where: Where, tensors: dict[str, Tensor], key: str, ids: Tensor) -> Tensor:

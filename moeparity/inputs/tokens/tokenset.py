@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from moeparity.errors import TokensError, Where
+from moeparity.inputs.tokens.images import Images
 from moeparity.plan.graph import Graph
 
 _FEWEST = 2  # tokens that may be the same by chance
@@ -31,6 +32,7 @@ class TokenSet:
     trainer_logprobs: as `logprobs`, as the engine that did not sample recorded them when it scored the tokens.
     routed_experts: int64 [B, T, MoE layers, top_k], the experts to which the engine sent token i, -1 if not recorded.
     pairs: the file says that sequences 2i and 2i + 1 are a pair, chosen and rejected.
+    images: what a vision tower gave for the images among the tokens; None if there are none.
     """
 
     input_ids: Tensor
@@ -42,6 +44,12 @@ class TokenSet:
     trainer_logprobs: Tensor | None = None
     routed_experts: Tensor | None = None
     pairs: bool = False
+    images: Images | None = None
+
+    @property
+    def told_apart(self) -> Tensor:
+        """int64 [B, T]: the ids, with other numbers at tokens of images, which have one id whatever they show."""
+        return self.input_ids if self.images is None else self.images.told_apart(self.input_ids)
 
     @property
     def pads(self) -> int:

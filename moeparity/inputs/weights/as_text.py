@@ -1,6 +1,6 @@
 """Tensors of a checkpoint under the names that a graph of its text model uses: a prefix left out, stacks taken apart.
 
-As transformers 5 does when it loads one (conversion_mapping.py, `qwen3_5_text`); no number is copied.
+As transformers 5 does when it loads one (conversion_mapping.py, `qwen3_5_text`, `qwen3_vl_moe`); no number is copied.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ TOWER = "model.language_model."
 """What stands before the names of a text model beside a vision tower; alone it has `model.`."""
 
 
+INPUTS_FIRST = ("qwen3_vl_moe",)
+"""model_type of models whose stacks on the hub have inputs before outputs. A stack that is as large both ways is taken
+with outputs first, as transformers takes it.
+"""
 DENSE = re.compile(r"(model\.layers\.\d+\.)block_sparse_moe(\.(gate|up|down)_proj\.weight)")
 """A dense layer of Kimi Linear as transformers 5 saves it, as if it were one of experts; the hub has `mlp`."""
 
@@ -32,7 +36,8 @@ def without_tower(entries: Mapping[str, Entry]) -> dict[str, Entry]:
 def taken_apart(entries: Mapping[str, Entry], graph: Graph) -> dict[str, Entry]:
     """Entries with one for each expert's matrix, where the graph takes them and the file has them in one stack: gate
     and up of shape [experts, 2 * width, hidden], gate first, under `experts.gate_up_proj`, and `experts.down_proj`; or
-    where all experts' rows lie below one another in one matrix (DBRX), of which a stack is a view.
+    where all experts' rows lie below one another in one matrix (DBRX), of which a stack is a view. Of models in
+    `INPUTS_FIRST` the last two axes may be exchanged.
     """
     apart = dict(entries)
     for node in graph.nodes:
@@ -44,9 +49,10 @@ def taken_apart(entries: Mapping[str, Entry], graph: Graph) -> dict[str, Entry]:
             name = f"{refs[0].names[0].rpartition('.0.')[0]}.{stack}_proj"
             rows, *columns = refs[0].shape
             whole, shape = apart.get(name), (refs[0].count, rows * len(refs), *columns)
-            if whole is not None and whole.shape == shape and whole.packed is None:
+            exchanged = (shape[0], *reversed(shape[1:])) if graph.model_type in INPUTS_FIRST else shape
+            if whole is not None and whole.shape in (shape, exchanged) and whole.packed is None:
                 del apart[name]
-                apart |= dict(_matrices(whole, name, refs))
+                apart |= dict(_matrices(whole, name, refs, transposed=whole.shape != shape))
     return apart
 
 
@@ -77,10 +83,11 @@ def _stacks(node: Node) -> dict[str, list[WeightRef]]:
     return stacks
 
 
-def _matrices(whole: Entry, name: str, refs: list[WeightRef]) -> Iterable[tuple[str, Entry]]:
+def _matrices(whole: Entry, name: str, refs: list[WeightRef], *, transposed: bool) -> Iterable[tuple[str, Entry]]:
     stored = whole.piece.name if whole.piece else name
     for part, ref in enumerate(refs):
         rows = ref.shape[0]
         for expert, matrix in enumerate(ref.names):
-            piece = Piece(name=stored, expert=expert, rows=(part * rows, (part + 1) * rows))
+            of_part = part * rows, (part + 1) * rows
+            piece = Piece(name=stored, expert=expert, transposed=transposed, rows=of_part)
             yield matrix, replace(whole, shape=ref.shape, piece=piece)

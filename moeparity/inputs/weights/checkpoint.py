@@ -162,6 +162,7 @@ class Checkpoint:
         piece = entry.piece or Piece(name=name)
         tensor = self._files[entry.file].get_tensor(piece.name)
         tensor = tensor if piece.expert is None else tensor[piece.expert]
+        tensor = tensor.mT if piece.transposed else tensor
         return tensor if piece.rows is None else tensor[slice(*piece.rows)]
 
     def require(self, name: str, needed_by: Where) -> Entry:

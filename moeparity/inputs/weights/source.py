@@ -34,11 +34,13 @@ class Packed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
     """What is read of a file under another name than an entry's: a tensor `name`, or of a stack of matrices one
-    expert's, and of either the `rows` from the first to that before the second.
+    expert's, transposed where inputs come first there, and of either the `rows` from the first to that before the
+    second.
     """
 
     name: str
     expert: int | None = None
+    transposed: bool = False
     rows: tuple[int, int] | None = None
 
 

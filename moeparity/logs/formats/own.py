@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from moeparity.errors import LogError, TokensError, Where, did_you_mean, listed, shown
+from moeparity.errors import LogError, TokensError, Where, counted, did_you_mean, listed, shown
 from moeparity.inputs.tokens.pads import Pads, pads
 from moeparity.inputs.tokens.tokenset import check_routes, nested_routes
 from moeparity.logs.formats import served
@@ -54,9 +54,7 @@ def read(fields: Fields, role: Role) -> list[Sequence]:
     size = len(ids)
     mask = fields.mask("mask", size) if fields.has("mask") else torch.ones(size, dtype=torch.bool)
     columns = {name: fields.floats(key, size) for key, name in PER_TOKEN.items() if fields.has(key)}
-    label = fields.values.get("labels")
-    if label is not None and not isinstance(label, str):
-        raise LogError(f"{fields.where}: labels is {shown(label)}; expected one word for the sequence.")
+    label, classes = _labels(fields, size)
     return [
         sequence(
             fields,
@@ -66,8 +64,22 @@ def read(fields: Fields, role: Role) -> list[Sequence]:
             versions=fields.integers("versions", size) if fields.has("versions") else None,
             routes={key: _routes(fields, key, size) for key in ROUTES if fields.has(key)},
             group=label,
+            classes=classes,
         )
     ]
+
+
+def _labels(fields: Fields, size: int) -> tuple[str | None, tuple[str, ...] | None]:
+    """The word for the sequence, or one for each of its `size` tokens."""
+    labels = fields.values.get("labels")
+    if labels is None or isinstance(labels, str):
+        return labels, None
+    if not isinstance(labels, list) or len(labels) != size or not all(isinstance(word, str) for word in labels):
+        raise LogError(
+            f"{fields.where}: labels is {shown(labels)}; expected one word for the sequence, or one for each of its "
+            f"{counted(size, 'token')}."
+        )
+    return None, tuple(labels)
 
 
 def sequence(
@@ -79,6 +91,7 @@ def sequence(
     versions: Tensor | None,
     routes: dict[str, Tensor],
     group: str | None,
+    classes: tuple[str, ...] | None = None,
 ) -> Sequence:
     """A sequence made of columns that were read and of what `fields` says of the sequence as a whole."""
     prompt = fields.optional_whole("prompt_tokens")
@@ -102,6 +115,7 @@ def sequence(
         trainer_version=fields.optional_whole("trainer_version"),
         sampling=served.sampling(fields),
         group=group,
+        classes=classes,
         pads=_pads(fields),
         extra={**columns, **routes},
     )

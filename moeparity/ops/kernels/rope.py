@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,12 +16,27 @@ from moeparity.ops.attribute import RefusedError
 def rotary(
     positions: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """positions int64 [B, T] -> cos, sin [B, T, dim], computed in fp32, or in fp64 if the output is fp64."""
-    step = working(at["output"])
+    """positions int64 [B, T], or with sections [B, T, 3] -> cos, sin [B, T, dim], computed in fp32, or in fp64 if the
+    output is fp64.
+    """
+    step, sections = working(at["output"]), p.get("sections")
+    positions = positions if sections is None else positions.movedim(-1, 0)
     inverse, scaling = inverse_frequencies(p["dim"], p["rope"], p["max_positions"], step, positions.max() + 1)
     angles = positions[..., None].to(step) * inverse.to(positions.device)
-    cos, sin = _sines(angles, at.get("sines", "torch"))
-    return rounded(cos * scaling, at["output"]), rounded(sin * scaling, at["output"])
+    tables = [table * scaling for table in _sines(angles, at.get("sines", "torch"))]
+    cos, sin = tables if sections is None else [_by_section(table, sections) for table in tables]
+    return rounded(cos, at["output"]), rounded(sin, at["output"])
+
+
+def _by_section(tables: torch.Tensor, sections: Sequence[int]) -> torch.Tensor:
+    """Tables of three axes [3, B, T, dim] -> one, [B, T, dim], with each pair that of the axis that turns it."""
+    table = tables[0].clone()
+    pairs = table.shape[-1] // 2
+    for axis in (1, 2):
+        for half in (0, pairs):
+            of_axis = slice(half + axis, half + min(3 * sections[axis], pairs), 3)
+            table[..., of_axis] = tables[axis, ..., of_axis]
+    return table
 
 
 def _sines(angles: torch.Tensor, functions: str) -> tuple[torch.Tensor, torch.Tensor]:

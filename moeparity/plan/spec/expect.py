@@ -119,6 +119,17 @@ class UpdateBounds(Expecting):
     """How many scored tokens are computed from keys that are older than their weights."""
 
 
+class ClassBounds(Expecting):
+    """Bounds on the estimates of one class of tokens."""
+
+    k3: Bounds | None = None
+    """exp(delta) - 1 - delta, a mean over its scored tokens, in nats."""
+    mean_abs_delta: Bounds | None = None
+    """Mean of |delta| over its scored tokens, in nats."""
+    flips: ShareBounds | None = None
+    """Share of its (token, MoE layer) pairs with a flip."""
+
+
 class FlipBounds(Expecting):
     """Bounds on routing flips: another set of experts than the reference chose."""
 
@@ -181,6 +192,8 @@ class Expect(Expecting):
     """Bounds on the estimates."""
     distribution: DistributionBounds | None = None
     """Bounds on how the whole distributions differ."""
+    classes: Annotated[dict[str, ClassBounds], Field(min_length=1)] | None = None
+    """Bounds on classes of tokens, by the names in the token file: `text` and `image` where it holds images."""
     interval: Bounds | None = None
     """Bounds that the gate's whole interval must keep (95 %, over sequences, under the gate's `reduce`).
 
@@ -203,6 +216,8 @@ class Expect(Expecting):
     changes a bit at some node. More may act. `none`: no toggle does."""
     no_effect: list[str] | None = None
     """Toggles that must not act: neither alone nor restored do they change a bit at any node."""
+    restores: list[str] | None = None
+    """Selectors of `swap:` that must bring back the reference's bits at every node, and so a k3 of 0 in every class."""
     shares: Annotated[dict[str, Bounds], Field(min_length=1)] | None = None
     """Bounds on the shares of toggles in the KL, of 1; for `attribute: true`. Met when the interval of the share lies
     inside, not met when it lies beyond a bound, open when it holds one."""

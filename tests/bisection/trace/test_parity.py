@@ -33,6 +33,7 @@ MODELS = (
     "deepseek_v2",
     "granitemoe",
     "qwen3_5_moe",
+    "qwen3_vl_moe",
     "granitemoeshared",
     "hunyuan_v1_moe",
     "exaone_moe",

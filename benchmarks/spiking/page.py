@@ -45,8 +45,8 @@ def _opening(size: Size, steps: int) -> Iterator[str]:
             "standard library, once for each seed; the shipped quickstart is one more model. Each continues "
             f"{size.sequences} prompts by {size.new_tokens} tokens. One sum is drawn {size.draws} times in order of "
             f"arrival, on both sides: what {RANKS} ranks hand to an all-reduce (behind attention and MLP, every "
-            "addition rounded to bf16), or the experts' rows on one rank. A token spikes if its probability differs by a factor "
-            f"of more than {ABOVE:g} (`docs/variance.md`). Brackets hold 95 % intervals over draws."
+            "addition rounded to bf16), or the experts' rows on one rank. A token spikes if its probability differs by "
+            f"a factor of more than {ABOVE:g} (`docs/variance.md`). Brackets hold 95 % intervals over draws."
         ),
         "",
     )
@@ -71,16 +71,16 @@ def _short(figures: Sequence[Figures]) -> Iterator[str]:
         means, rates = ([_side(getattr(a, name), getattr(b, name)) for _, a, b in normed] for name in ("mean", "rate"))
         yield _filled(
             "- **The norm of queries and keys is not shown to.** With it the mean error is higher, with intervals "
-            f"apart, in {means.count('higher')} of {len(means)} pairs; the rate of spikes in {rates.count('higher')}. And its "
-            "models have the lower loss after as many steps, which may be what raises their error."
+            f"apart, in {means.count('higher')} of {len(means)} pairs; the rate of spikes in {rates.count('higher')}. "
+            "And its models have the lower loss after as many steps, which may be what raises their error."
         )
     if shipped and routed:
         of = shipped[0]
         yield _filled(
             f"- **Training may do more than the shape.** The shipped quickstart, of the shape `{routed[0].model}` and "
             f"trained far longer (loss {of.loss:.2f}), has {1e3 * of.rate[0]:.1f} spikes in 1,000 tokens. Forced "
-            f"routes end {of.routes:.0%} of them, {of.unlikely:.0%} are of unlikely tokens, and of {of.not_told:.0%} the "
-            "cause is not told. It is one model: what else differs was not varied."
+            f"routes end {of.routes:.0%} of them, {of.unlikely:.0%} are of unlikely tokens, and of {of.not_told:.0%} "
+            "the cause is not told. It is one model: what else differs was not varied."
         )
     yield _filled(
         "- **Two terms have no order.** a + b is b + a, so with 2 experts for each token their sum spikes nowhere; the "

@@ -16,9 +16,9 @@ from moeparity.bisection.pipeline import passes_over, ready
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.report import Report
 from moeparity.bisection.spikes.data import ONE_FLIP
-from moeparity.bisection.spikes.observe import SPIKES, DrawValues
+from moeparity.bisection.spikes.observe import SPIKES, Draws, DrawValues, pairs
 from moeparity.bisection.spikes.search import TRIED, Tried, side_of
-from moeparity.bisection.trials import TrialKey, walker
+from moeparity.bisection.trials import Trial, TrialKey, walker
 from moeparity.engine.forward import forward
 from moeparity.engine.routes import IDS, Forced, Recorded
 from moeparity.engine.view import NodeView
@@ -171,3 +171,19 @@ def test_the_section_is_absent_unless_it_is_asked_for(run: Run, tmp_path: Path) 
     assert SPIKES.observer(plan, {}) is None
     assert SPIKES.bytes_per_token(plan) == 0
     assert SPIKES.bytes_per_token(run.plan) == 2 * (4 * 8 + 1 + 4)
+
+
+def test_what_shards_saw_joins_to_what_one_pass_saw(run: Run) -> None:
+    keys = [TrialKey("arrival", side, 1) for side in (REFERENCE, CANDIDATE)]
+    assert pairs(keys) == [(REFERENCE, CANDIDATE), tuple(keys)]
+    whole, joined = (
+        SPIKES.observer(run.plan, dict.fromkeys(keys, Trial(side=run.plan.candidate, base=CANDIDATE))) for _ in range(2)
+    )
+    assert isinstance(whole, Draws)
+    assert isinstance(joined, Draws)
+    whole.drawn = run.drawn
+    for rows in (slice(0, 1), slice(1, 3)):
+        joined.join(whole.part(rows), rows)
+    for name in ("values", "counts", "flips"):
+        assert torch.equal(getattr(joined.result, name), getattr(run.drawn, name))
+    assert bool(joined.result.flips.any())

@@ -145,7 +145,7 @@ def _walked(
     passes: PassRunner,
     where: Where,
 ) -> Schedule | MicroBatches:
-    """The schedule on the tokens of these passes, of which all are prompt. Raises SpecError where it does not fit them."""
+    """The schedule on the tokens of these passes, all of them prompt. Raises SpecError where it does not fit them."""
     tokens, mask = passes.input_ids, passes.attention_mask
     if schedule is None:
         return MicroBatches(micro_batch or len(tokens), groups)

@@ -117,13 +117,7 @@ def laid_out(
     )
 
 
-def refuse_images(
-    images: Images | None,
-    ids: Tensor,
-    graph: Graph,
-    where: Where,
-    advice: str = f"Add {listed(KEYS)} to the tokens; videos are not read.",
-) -> None:
+def refuse_images(images: Images | None, ids: Tensor, graph: Graph, where: Where, advice: str = "") -> None:
     """Raises TokensError, with the advice, for tokens of images or videos of which nothing says what a tower gave."""
     if not any(IMAGES in node.inputs for node in graph.nodes):
         return
@@ -132,9 +126,11 @@ def refuse_images(
         alone = ids == token if images is None else (ids == token) & ~images.mask.to(ids.device)
         if bool(alone.any()):
             row = int(alone.any(1).int().argmax())
+            is_video = field.startswith("video")
+            way_out = advice or ("Videos are not read." if is_video else f"Add {listed(KEYS)} to the tokens.")
             raise TokensError(
                 f"{where}: sequence {row} holds {token}, the {field} of config.json, and nothing says what the vision "
-                f"tower gave for it. {advice}"
+                f"tower gave for it. {way_out}"
             )
 
 

@@ -94,7 +94,7 @@ def laid_out(
     the `image_token_id` of config.json, whose `fields` are as `Config` has them. Raises TokensError for a model that
     takes no images, for tensors of other shapes, and for images that do not fit the tokens.
     """
-    if "deepstack_layers" not in fields:
+    if "deepstack_layers" not in fields or fields["image_token_id"] is None:
         model = fields["model_type"]
         raise TokensError(
             f"{where}: holds {listed(tensors)}, and the graph of {model} takes no images. Leave them out."
@@ -122,7 +122,7 @@ def refuse_images(images: Images | None, ids: Tensor, graph: Graph, where: Where
     if not any(IMAGES in node.inputs for node in graph.nodes):
         return
     for field in ("image_token_id", "video_token_id"):
-        token = graph.config.get(field, -1)
+        token = -1 if graph.config.get(field) is None else graph.config[field]
         alone = ids == token if images is None else (ids == token) & ~images.mask.to(ids.device)
         if bool(alone.any()):
             row = int(alone.any(1).int().argmax())

@@ -94,7 +94,7 @@ def laid_out(
     the `image_token_id` of config.json, whose `fields` are as `Config` has them. Raises TokensError for a model that
     takes no images, for tensors of other shapes, and for images that do not fit the tokens.
     """
-    if "deepstack_layers" not in fields:
+    if "deepstack_layers" not in fields or fields["image_token_id"] is None:
         model = fields["model_type"]
         raise TokensError(
             f"{where}: holds {listed(tensors)}, and the graph of {model} takes no images. Leave them out."
@@ -117,24 +117,20 @@ def laid_out(
     )
 
 
-def refuse_images(
-    images: Images | None,
-    ids: Tensor,
-    graph: Graph,
-    where: Where,
-    advice: str = f"Add {listed(KEYS)} to the tokens; videos are not read.",
-) -> None:
+def refuse_images(images: Images | None, ids: Tensor, graph: Graph, where: Where, advice: str = "") -> None:
     """Raises TokensError, with the advice, for tokens of images or videos of which nothing says what a tower gave."""
     if not any(IMAGES in node.inputs for node in graph.nodes):
         return
     for field in ("image_token_id", "video_token_id"):
-        token = graph.config.get(field, -1)
+        token = -1 if graph.config.get(field) is None else graph.config[field]
         alone = ids == token if images is None else (ids == token) & ~images.mask.to(ids.device)
         if bool(alone.any()):
             row = int(alone.any(1).int().argmax())
+            is_video = field.startswith("video")
+            way_out = advice or ("Videos are not read." if is_video else f"Add {listed(KEYS)} to the tokens.")
             raise TokensError(
                 f"{where}: sequence {row} holds {token}, the {field} of config.json, and nothing says what the vision "
-                f"tower gave for it. {advice}"
+                f"tower gave for it. {way_out}"
             )
 
 

@@ -100,10 +100,10 @@ def test_images_are_told_apart_by_what_they_show() -> None:
     of = sample((ROW[0], ROW[0], ROW[0]))
     ids = of.ids[:1].expand(3, -1).clone()
     images = drawn_images(Sample(ids, of.mask, of.pixels, of.grids))
-    one = images.embeds[:1].expand(3, -1, -1).clone()
-    one[2, int((ids[0] == IMAGE).nonzero()[1]), -1] += 1
+    embeds = images.embeds[:1].expand(3, -1, -1).clone()
+    embeds[2, int((ids[0] == IMAGE).nonzero()[1]), -1] += 1
     tokens = TokenSet(
-        input_ids=ids, loss_mask=of.mask.bool(), attention_mask=of.mask.bool(), images=replace(images, embeds=one)
+        input_ids=ids, loss_mask=of.mask.bool(), attention_mask=of.mask.bool(), images=replace(images, embeds=embeds)
     )
     apart = tokens.told_apart
     assert torch.equal(apart[0], apart[1])

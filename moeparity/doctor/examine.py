@@ -114,12 +114,10 @@ def _further(screening: Screening, tried: Sequence[Tried]) -> list[Tried]:
 
 
 def _is_over(case: Case, tried: Sequence[Tried], of_name: Mapping[str, Family]) -> bool:
-    """Whether one hypothesis explains all, with a number that was solved for if it has one that can be, so that there
-    is nothing to look for.
+    """Whether one hypothesis explains all, so that there is nothing to look for. With an open number it does not end
+    the search: other faults may come to the same with numbers of their own.
     """
-    first = standing(case, tried).first
-    family = of_name.get(first.hypothesis.family)
-    is_open = family is not None and family.is_solved and first.number is None
+    is_open = standing(case, tried).first.hypothesis.family in of_name
     return not (case.request.every or is_open) and explains_all(case, tried)
 
 

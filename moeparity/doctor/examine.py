@@ -11,7 +11,15 @@ from moeparity.doctor.clues import of_engines, of_files
 from moeparity.doctor.engines import DEFAULTS
 from moeparity.doctor.evidence import NoLogError
 from moeparity.doctor.experts import Suspect, exchanges, mistakes, scaled, suspects
-from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis, coarse, nodes_of, parts, stale_parts
+from moeparity.doctor.hypotheses import (
+    AS_CONFIGURED,
+    Hypothesis,
+    coarse,
+    nodes_of,
+    parts,
+    scales_of_one_layer,
+    stale_parts,
+)
 from moeparity.doctor.judge import Difference, legal_sizes
 from moeparity.doctor.misplaced import misplaced
 from moeparity.doctor.misread import in_one_phase, misread, replays
@@ -101,9 +109,9 @@ def _further(screening: Screening, tried: Sequence[Tried]) -> list[Tried]:
     with_open_number = {of.name: of for family in whole for of in (family, *family.parts(graph))}
     members = [member for family in whole for member in family.members()]
     of_weights = [*misplaced(graph), *mistakes(graph, of_experts, previous)]
-    if previous is not None:
-        names = {each.hypothesis.name for each in tried}
-        of_weights += [each for each in stale_parts(graph, previous) if each.name not in names]
+    names = {each.hypothesis.name for each in tried}
+    of_layers = [*scales_of_one_layer(graph), *(() if previous is None else stale_parts(graph, previous))]
+    of_weights += [each for each in of_layers if each.name not in names]
     new += _refined(screening, [*members, *of_weights], with_open_number, beside=new)
     if not _is_over(case, [*tried, *new], with_open_number):
         new += with_numbers(case, [*tried, *new], with_open_number)

@@ -34,10 +34,10 @@ def two_layers(folder: Path, *, experts: int = 24, top_k: int = 6) -> Path:
     config |= {"num_hidden_layers": 2, "max_window_layers": 2, "num_experts": experts, "num_experts_per_tok": top_k}
     (folder / "config.json").write_text(json.dumps(config))
     for file in folder.glob("*.safetensors"):
-        kept = {name: w for name, w in load_file(file).items() if not _BEYOND.search(name)}
-        kept = {n: w for n, w in kept.items() if (of := _EXPERT.search(n)) is None or int(of[1]) < experts}
-        kept |= {name: w[:experts].clone() for name, w in kept.items() if name.endswith("mlp.gate.weight")}
-        save_file(kept, file, {"format": "pt"})
+        weights = {name: w for name, w in load_file(file).items() if not _BEYOND.search(name)}
+        weights = {n: w for n, w in weights.items() if (of := _EXPERT.search(n)) is None or int(of[1]) < experts}
+        weights |= {name: w[:experts].clone() for name, w in weights.items() if name.endswith("mlp.gate.weight")}
+        save_file(weights, file, {"format": "pt"})
     return folder
 
 

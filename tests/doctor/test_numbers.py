@@ -52,13 +52,13 @@ def test_a_member_has_the_number_at_every_node(every: dict[str, Family]) -> None
 
 def test_a_number_is_solved_for(every: dict[str, Family]) -> None:
     lead = Lead(family=every["softmax-scale"], party="trainer", near=1.4)
-    asked: list[float] = []
+    tried: list[float] = []
 
     def remainders(numbers: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-        asked.extend(numbers["softmax-scale"])
+        tried.extend(numbers["softmax-scale"])
         return {"softmax-scale": [(x - 1.3) ** 2 + 0.01 for x in numbers["softmax-scale"]]}
 
     numbers = solve_together({"softmax-scale": lead.search}, remainders)["softmax-scale"]
-    assert asked[:3] == [0.7, 2.8, 1.4]
+    assert tried[:3] == [0.7, 2.8, 1.4]
     assert abs(numbers[0] - 1.3) < 0.01
     assert 1.3 in numbers

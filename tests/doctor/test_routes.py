@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from tests.doctor.conftest import EXPERTS
 from tests.doctor.faulty import replaying, routes_of
-from tests.doctor.programs import command, log, scored, tokens, two_layers
-
-EXPERTS = 8
+from tests.doctor.programs import command, log, scored, tokens
 
 
 @pytest.fixture(scope="module")
@@ -81,12 +80,6 @@ def of_replay(
             routes = [None if min(map(min, of_token)) < 0 else of_token for of_token in of_sequence]
             file.write(json.dumps({**record, "routed_experts": routes}) + "\n")
     return command(path, "--checkpoint", small, "--sampler", "hf-eager", out=folder / "out.json")
-
-
-@pytest.fixture(scope="module")
-def fewer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same with its first eight experts, which takes a third as long."""
-    return two_layers(tmp_path_factory.mktemp("fewer") / "step-2", experts=EXPERTS, top_k=3)
 
 
 @pytest.fixture(scope="module")

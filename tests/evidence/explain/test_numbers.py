@@ -41,17 +41,17 @@ def test_several_searches_ask_at_the_same_time_and_find_what_each_finds_alone() 
     truths = {"near": 0.9, "far": 60.0, "none": None}
     rounds = []
 
-    def left(name: str, x: float) -> float:
+    def remainder(name: str, x: float) -> float:
         truth = truths[name]
         return 1.0 if truth is None else (x - truth) ** 2
 
-    def remainders(asked: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-        rounds.append(set(asked))
-        return {name: [left(name, x) for x in numbers] for name, numbers in asked.items()}
+    def remainders(numbers_of: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+        rounds.append(set(numbers_of))
+        return {name: [remainder(name, x) for x in numbers] for name, numbers in numbers_of.items()}
 
     together = solve_together({name: search(1.0, near=True) for name in truths}, remainders)
     assert list(together) == list(truths)
-    assert together == {name: solve(partial(left, name), 1.0, near=True) for name in truths}
+    assert together == {name: solve(partial(remainder, name), 1.0, near=True) for name in truths}
     assert rounds[0] == {"near", "far", "none"}
     assert {"near", "far"} in rounds
     assert "none" not in rounds[1]

@@ -70,7 +70,7 @@ def _leading(case: Case, tried: Sequence[Tried], families: Mapping[str, Family])
         yield Lead(family=family, party=party, near=near)
         if family.nominal and near:
             inverse = family.nominal**2 / near
-            yield from (Lead(family=family, party=other, near=inverse) for other in case.recorded if other != party)
+            yield from (Lead(family=family, party=side, near=inverse) for side in case.recorded if side != party)
 
 
 def solved_for(case: Case, leads: Sequence[Lead]) -> list[Tried]:
@@ -79,12 +79,14 @@ def solved_for(case: Case, leads: Sequence[Lead]) -> list[Tried]:
     """
     sample = case.of(torch.arange(min(_SAMPLE, case.bench.tokens.input_ids.shape[0])))
 
-    def remainders(asked: Mapping[int, Sequence[float]]) -> dict[int, list[float]]:
-        return {index: [_remains(sample, run) for run in runs] for index, runs in _runs(sample, leads, asked).items()}
+    def remainders(numbers_of: Mapping[int, Sequence[float]]) -> dict[int, list[float]]:
+        return {
+            index: [_remains(sample, run) for run in runs] for index, runs in _runs(sample, leads, numbers_of).items()
+        }
 
-    found = solve_together({index: lead.search for index, lead in enumerate(leads)}, remainders)
-    asked = {index: [*numbers, _beside(numbers[0])] for index, numbers in found.items() if numbers}
-    best = (_best(case, asked[index], runs) for index, runs in _runs(case, leads, asked).items())
+    solved = solve_together({index: lead.search for index, lead in enumerate(leads)}, remainders)
+    numbers_of = {index: [*numbers, _beside(numbers[0])] for index, numbers in solved.items() if numbers}
+    best = (_best(case, numbers_of[index], runs) for index, runs in _runs(case, leads, numbers_of).items())
     return [each for each in best if each is not None]
 
 
@@ -93,11 +95,13 @@ def _beside(number: float) -> float:
     return number + (_STEP * abs(number) or _STEP)
 
 
-def _runs(case: Case, leads: Sequence[Lead], asked: Mapping[int, Sequence[float]]) -> dict[int, list[Tried | None]]:
-    """What each lead, by its index, makes with the numbers that are asked for; None where it can't run. All that run
-    under one profile run in one pass.
+def _runs(
+    case: Case, leads: Sequence[Lead], numbers_of: Mapping[int, Sequence[float]]
+) -> dict[int, list[Tried | None]]:
+    """What each lead, by its index, makes with some numbers; None where it can't run. What runs under one profile runs
+    in one pass.
     """
-    hypotheses = {index: [leads[index].family.at(x) for x in numbers] for index, numbers in asked.items()}
+    hypotheses = {index: [leads[index].family.at(x) for x in numbers] for index, numbers in numbers_of.items()}
     of_profile: dict[str, list[Hypothesis]] = {}
     for index, those in hypotheses.items():
         of_profile.setdefault(case.profile_in_fp32(leads[index].party), []).extend(those)
@@ -114,12 +118,12 @@ def _remains(case: Case, run: Tried | None) -> float:
     return remains if math.isfinite(remains) else math.inf
 
 
-def _best(case: Case, asked: Sequence[float], tried: Sequence[Tried | None]) -> Tried | None:
+def _best(case: Case, tried_numbers: Sequence[float], tried: Sequence[Tried | None]) -> Tried | None:
     """Of what ran with the numbers of a search and, last, with one beside the first of them: the best, or the plainest
     of those that the data do not tell from it.
     """
-    runs = {number: run for number, run in zip(asked, tried, strict=True) if run is not None}
-    *numbers, beside = asked
+    runs = {number: run for number, run in zip(tried_numbers, tried, strict=True) if run is not None}
+    *numbers, beside = tried_numbers
     if not {numbers[0], beside} <= runs.keys():
         return None
     # The sample's best need not be best on all sequences, and a search may stop near a plain number that leaves less.

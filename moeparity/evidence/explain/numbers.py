@@ -65,7 +65,7 @@ HALVINGS: Final = 18
 def solve(remainder: Remainder, at: float, *, near: bool = False, dense: bool = False) -> list[float]:
     """What a `search` comes to, if `remainder` says what each number leaves."""
     searches = {None: search(at, near=near, dense=dense)}
-    return solve_together(searches, lambda asked: {None: [remainder(x) for x in asked[None]]})[None]
+    return solve_together(searches, lambda numbers_of: {None: [remainder(x) for x in numbers_of[None]]})[None]
 
 
 def solve_together(
@@ -75,13 +75,13 @@ def solve_together(
     answers: Mapping[Key, Sequence[float] | None] = dict.fromkeys(searches)
     candidates: dict[Key, list[float]] = {}
     while answers:
-        asked: dict[Key, Sequence[float]] = {}
+        numbers_of: dict[Key, Sequence[float]] = {}
         for key, answer in answers.items():
             try:
-                asked[key] = next(searches[key]) if answer is None else searches[key].send(answer)
+                numbers_of[key] = next(searches[key]) if answer is None else searches[key].send(answer)
             except StopIteration as end:
                 candidates[key] = end.value
-        answers = remainders(asked) if asked else {}
+        answers = remainders(numbers_of) if numbers_of else {}
     return {key: candidates[key] for key in searches}
 
 

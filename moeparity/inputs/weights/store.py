@@ -52,14 +52,14 @@ class Loaded(dict[tuple[str, str], Weights]):
 
     def of(self, node: Node, dtype: str, *, scales: bool = False) -> Weights:
         """The weights of a node as it is run (rewritten by faults); with the scales of its codes, if asked for."""
-        weights = self[node.name, dtype] if node.own_weights else self._asked(node, dtype)
-        return {**weights, **self._asked(node, SCALES)} if scales else weights
+        weights = self[node.name, dtype] if node.own_weights else self._on_demand(node, dtype)
+        return {**weights, **self._on_demand(node, SCALES)} if scales else weights
 
-    def _asked(self, node: Node, dtype: str) -> Weights:
+    def _on_demand(self, node: Node, dtype: str) -> Weights:
         key = (node.name, node.computation, dtype)
         if key not in self._further:
             assert self._read is not None, "these weights were loaded without a source of others"
-            alike = [other for other in self._further if (other[2] == SCALES) == (dtype == SCALES)]
+            alike = [kept_key for kept_key in self._further if (kept_key[2] == SCALES) == (dtype == SCALES)]
             if len(alike) == self._most:
                 del self._further[alike[0]]
             self._further[key] = self._read(node, dtype)
@@ -124,7 +124,7 @@ class WeightStore:
             for node in segment.nodes
             for dtype, weights in self._in_each(node, dtypes).items()
         }
-        weights = Loaded(nodes, self.asked)
+        weights = Loaded(nodes, self.on_demand)
         self.bytes_read += sum(self._bytes(ref) for node in segment.nodes for ref in node.weights.values())
         if self.residency == "resident":
             self._resident[segment.name, dtypes] = weights
@@ -159,7 +159,7 @@ class WeightStore:
         source = self.checkpoint
         return isinstance(source, Checkpoint) and any(own_codes(in_phase, source) for in_phase in plan.distinct)
 
-    def asked(self, node: Node, dtype: str) -> dict[str, torch.Tensor]:
+    def on_demand(self, node: Node, dtype: str) -> dict[str, torch.Tensor]:
         """The weights of a node that a fault rewrites, or for `SCALES` those of any node's codes. Raises
         CheckpointError.
         """
@@ -196,7 +196,7 @@ class WeightStore:
 
     def node(self, node: Node, dtype: str) -> dict[str, torch.Tensor]:
         """One node's weights by port, with the scales of its codes."""
-        weights = self._in_each(node, (dtype,))[dtype] if node.own_weights else self.asked(node, dtype)
+        weights = self._in_each(node, (dtype,))[dtype] if node.own_weights else self.on_demand(node, dtype)
         return weights | self._scales(node)
 
     def _in_each(self, node: Node, dtypes: Sequence[str]) -> dict[str, dict[str, torch.Tensor]]:
@@ -303,7 +303,7 @@ class _Pass:
         # The thread is idle from here to the next prefetch, so it can't take memory that is being put back.
         segment = self.segments.pop(0)
         # Rewritten weights go with the pass, even if all others stay in memory.
-        weights = Loaded(self._waited_for(self.next, segment.name), self.store.asked)
+        weights = Loaded(self._waited_for(self.next, segment.name), self.store.on_demand)
         if self.current is not None and self.reuse:
             self.store.recycle(*self.current)
         self.current = (segment, weights)

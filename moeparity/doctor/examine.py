@@ -11,7 +11,15 @@ from moeparity.doctor.clues import of_engines, of_files
 from moeparity.doctor.engines import DEFAULTS
 from moeparity.doctor.evidence import NoLogError
 from moeparity.doctor.experts import Suspect, exchanges, mistakes, scaled, suspects
-from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis, coarse, nodes_of, parts, stale_parts
+from moeparity.doctor.hypotheses import (
+    AS_CONFIGURED,
+    Hypothesis,
+    coarse,
+    nodes_of,
+    parts,
+    scales_of_one_layer,
+    stale_parts,
+)
 from moeparity.doctor.judge import Difference, legal_sizes
 from moeparity.doctor.misplaced import misplaced
 from moeparity.doctor.misread import in_one_phase, misread, replays
@@ -19,7 +27,7 @@ from moeparity.doctor.numbers import Family, families
 from moeparity.doctor.report import BEYOND, Clue, Examination
 from moeparity.doctor.routes import of_routes
 from moeparity.doctor.screening import Screening
-from moeparity.doctor.solve import solved_for, with_numbers
+from moeparity.doctor.solve import Lead, solved_for, with_numbers
 from moeparity.doctor.standing import standing
 from moeparity.doctor.traces import of_traces, with_traces
 from moeparity.logs.log_files import Opening, measure_files
@@ -76,7 +84,7 @@ def examine(request: Request, progress: Callback | None = None) -> Examination:
     graph, previous = case.bench.model.graph, case.evidence.previous
     screening = Screening.of(case)
     tried += _refined(screening, [each for each in coarse(graph, previous) if each is not AS_CONFIGURED], {})
-    if request.every or not explains_all(case, tried):
+    if not _is_over(case, tried, {}):
         tried += _further(screening, tried)
     return with_traces(answered(case, tried, logged, screening.summary), case, progress)
 
@@ -87,25 +95,38 @@ def _is_clear(case: Case) -> bool:
 
 
 def _further(screening: Screening, tried: Sequence[Tried]) -> list[Tried]:
-    """Try weights in another place, single experts, faults with an open number, and ways in which a side may have
-    misread the tokens; then what may be wrong beside the best hypothesis.
+    """Try ways in which a side may have misread the tokens; then weights in another place, single experts and faults
+    with an open number; then what may be wrong beside the best hypothesis. Ends with one that explains all.
     """
     case = screening.case
     graph, previous = case.bench.model.graph, case.evidence.previous
+    replaying = () if case.bench.flips is None else replays(case.bench.prompts, graph, case.bench.flips.recorded)
+    new = screening.run([*misread(graph, previous, case.bench.prompts), *replaying])
+    if _is_over(case, [*tried, *new], {}):
+        return new
     of_experts = _suspects(case)
     whole = [*_families(case), *scaled(of_experts)]
     with_open_number = {of.name: of for family in whole for of in (family, *family.parts(graph))}
     members = [member for family in whole for member in family.members()]
-    replaying = () if case.bench.flips is None else replays(case.bench.prompts, graph, case.bench.flips.recorded)
-    read = [*misread(graph, previous, case.bench.prompts), *replaying]
     of_weights = [*misplaced(graph), *mistakes(graph, of_experts, previous)]
-    if previous is not None:
-        names = {each.hypothesis.name for each in tried}
-        of_weights += [each for each in stale_parts(graph, previous) if each.name not in names]
-    new = _refined(screening, [*members, *of_weights, *read], with_open_number)
-    new += with_numbers(case, [*tried, *new], with_open_number)
+    names = {each.hypothesis.name for each in tried}
+    of_layers = [*scales_of_one_layer(graph), *(() if previous is None else stale_parts(graph, previous))]
+    of_weights += [each for each in of_layers if each.name not in names]
+    new += _refined(screening, [*members, *of_weights], with_open_number, beside=new)
+    if not _is_over(case, [*tried, *new], with_open_number):
+        new += with_numbers(case, [*tried, *new], with_open_number)
     new += _in_layer_of_best(screening, [*tried, *new], with_open_number)
+    if _is_over(case, [*tried, *new], with_open_number):
+        return new
     return [*new, *_beside_best(screening, [*tried, *new], with_open_number)]
+
+
+def _is_over(case: Case, tried: Sequence[Tried], of_name: Mapping[str, Family]) -> bool:
+    """Whether one hypothesis explains all, so that there is nothing to look for. With an open number it does not end
+    the search: other faults may come to the same with numbers of their own.
+    """
+    is_open = standing(case, tried).first.hypothesis.family in of_name
+    return not (case.request.every or is_open) and explains_all(case, tried)
 
 
 def _in_layer_of_best(screening: Screening, tried: Sequence[Tried], of_name: Mapping[str, Family]) -> list[Tried]:
@@ -123,6 +144,8 @@ def _in_layer_of_best(screening: Screening, tried: Sequence[Tried], of_name: Map
     every = [*whole, *(member for family in of_name.values() for member in family.members())]
     inside = {each.name: each for each in every if layers == _layers_of(each, graph) and each.name not in names}
     new = screening.run(list(inside.values()))
+    if _is_over(case, [*tried, *new], of_name):
+        return new
     return [*new, *with_numbers(case, [*tried, *new], of_name)]
 
 
@@ -130,14 +153,18 @@ def _layers_of(of: Hypothesis, graph: Graph) -> set[int | None]:
     return {node.layer for node in nodes_of(graph, [plant.node for plant in of.plants])}
 
 
-def _refined(screening: Screening, hypotheses: list[Hypothesis], of_name: Mapping[str, Family]) -> list[Tried]:
-    """Try the hypotheses, then parts of those that lead, then parts of these. of_name: families with a number."""
+def _refined(
+    screening: Screening, hypotheses: list[Hypothesis], of_name: Mapping[str, Family], beside: Sequence[Tried] = ()
+) -> list[Tried]:
+    """Try the hypotheses, then parts of those that lead, then parts of these. of_name: families with a number. beside:
+    what was tried before and may lead as well.
+    """
     tried: list[Tried] = []
     case = screening.case
-    for _ in range(_ROUNDS):
+    for number in range(_ROUNDS):
         new = screening.run(hypotheses)
         tried += new
-        hypotheses = _parts_of_best(case, case.difference, new, of_name)
+        hypotheses = _parts_of_best(case, case.difference, [*new, *(() if number else beside)], of_name)
         if not hypotheses:
             break
     return tried
@@ -220,7 +247,7 @@ def _is_temperature(case: Case) -> bool:
     family = next((family for family in _families(case) if family.name == _OF_HEAD), None)
     if family is None:
         return True
-    runs = (solved_for(case, family, party, _NEAR) for party in case.recorded)
-    remainders = [case.difference.d - run.simulated for run in runs if run is not None]
+    runs = solved_for(case, [Lead(family=family, party=party, near=_NEAR) for party in case.recorded])
+    remainders = [case.difference.d - run.simulated for run in runs]
     most = BEYOND * legal_sizes(case.legal)[0]
     return any(case.difference.mean(remainder.abs()).low < most for remainder in remainders)

@@ -265,6 +265,18 @@ def _mistakes(graph: Graph) -> Iterator[Hypothesis]:
         )
 
 
+def scales_of_one_layer(graph: Graph) -> Iterator[Hypothesis]:
+    """Each mistake with the scales of quantised weights in one layer alone, whose difference need not look like that of
+    the same mistake in all layers.
+    """
+    for each in _mistakes(graph):
+        if each.plants[0].fault.spec.sits.quantised:
+            nodes = nodes_of(graph, [plant.node for plant in each.plants])
+            for layer in sorted({node.layer for node in nodes if node.layer is not None}):
+                of_layer = [node for node in nodes if node.layer == layer]
+                yield _at(each, _of_layer(of_layer, layer), of_layer)
+
+
 def runnable(hypotheses: Iterable[Hypothesis], plan: BoundGraph) -> dict[str, BoundGraph]:
     """By name, the plans of the hypotheses that can be run; an op refuses some combinations of choices."""
     plans: dict[str, BoundGraph] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 
 import torch
@@ -79,7 +80,7 @@ class Difference:
         left_by_x, left_by_y = (self._squares(self.d - z) for z in (x, y))
         total = left_by_x + left_by_y
         gains = torch.where(total > 0, (left_by_y - left_by_x) / total, 0.0)
-        return self.advantage(x, y).low > 0 or _chance_of(gains) < (1 - LEVEL) / 2
+        return _chance_of(gains) < (1 - LEVEL) / 2 or self.advantage(x, y).low > 0
 
     def explains(self, x: Tensor, least: float) -> bool:
         """Whether x surely explains more than the fraction `least` of the difference: on average, or sequence by
@@ -87,7 +88,7 @@ class Difference:
         """
         remains, whole = self._squares(self.d - x), self.squares
         shares = torch.where(whole > 0, 1 - remains / whole, least).clamp(min=-1)
-        return self.share(x).low > least or _chance_of(shares - least) < (1 - LEVEL) / 2
+        return _chance_of(shares - least) < (1 - LEVEL) / 2 or self.share(x).low > least
 
     def slope(self, x: Tensor) -> Interval:
         """The factor b with which b x comes nearest to d."""
@@ -109,7 +110,7 @@ class Difference:
 
     def acts(self, x: Tensor) -> bool:
         """Whether the factor with which x comes nearest to d is surely above 0, on average or sequence by sequence."""
-        return self.slope(x).low > 0 or self._goes_along(x)
+        return self._goes_along(x) or self.slope(x).low > 0
 
     def _goes_along(self, x: Tensor) -> bool:
         """Whether x surely has the direction of d sequence by sequence, each of which counts at most one."""
@@ -211,14 +212,21 @@ def _chance_of(gains: Tensor) -> float:
     """The probability that gains, fp64 [B], add up to this much or more if each may as well be a loss: exact for up to
     `_EXACT_UP_TO` gains, else from seeded draws.
     """
-    sizes, most = gains[gains != 0].abs(), 2**_EXACT_UP_TO
-    if len(sizes) <= _EXACT_UP_TO:
-        flips = torch.tensor(list(product((-1.0, 1.0), repeat=len(sizes))), dtype=torch.float64)
-    else:
-        flips = torch.randint(0, 2, (most - 1, len(sizes)), generator=torch.Generator().manual_seed(0)) * 2.0 - 1
-        flips = torch.cat([gains[gains != 0].sign()[None], flips.double()])
+    sizes = gains[gains != 0].abs()
+    flips = _signs(len(sizes))
+    if len(sizes) > _EXACT_UP_TO:
+        flips = torch.cat([gains[gains != 0].sign()[None], flips])
     sums = flips @ sizes
     return float((sums >= gains.sum() - 1e-12 * sizes.sum()).double().mean())
+
+
+@lru_cache(maxsize=8)
+def _signs(count: int) -> Tensor:
+    """Combinations of `count` signs, fp64 [combinations, count]."""
+    if count <= _EXACT_UP_TO:
+        return torch.tensor(list(product((-1.0, 1.0), repeat=count)), dtype=torch.float64)
+    draw = torch.Generator().manual_seed(0)
+    return torch.randint(0, 2, (2**_EXACT_UP_TO - 1, count), generator=draw).double() * 2.0 - 1
 
 
 def legal_sizes(scores: Mapping[str, Tensor]) -> tuple[float, tuple[str, str]]:

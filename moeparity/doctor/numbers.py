@@ -5,12 +5,11 @@ solved for.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from moeparity.doctor.hypotheses import Hypothesis, Number, Plant, groups, nodes_of
 from moeparity.doctor.readings import Alone, Reading
-from moeparity.evidence.explain.numbers import solve
 from moeparity.ops.attribute import Value
 from moeparity.plan.address import role
 from moeparity.plan.faults.fault import Fault, planted, written
@@ -162,11 +161,3 @@ def _of_router(fault: str, node: Node, length: int) -> Iterator[int]:
         tried = [int(value) for value in shipped_faults()[fault].free["capacity"].tried]
         nearest = [math.ceil(average * factor) for factor in _CAPACITY_FACTORS]
         yield from sorted({value for value in (*tried, *nearest) if value < min(length, _SPARE * average)})
-
-
-def solved(family: Family, near: float, remainder: Callable[[Hypothesis], float]) -> list[Hypothesis]:
-    """The hypothesis with the number that leaves least of a difference, then those with plain numbers near it, the
-    plainest last; [] if the number makes no difference.
-    """
-    numbers = solve(lambda x: remainder(family.at(x)), near, near=near != 0)
-    return [family.at(x) for x in numbers]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
 from moeparity.doctor.case import Case, Tried
 from moeparity.doctor.hypotheses import Hypothesis
-from moeparity.doctor.numbers import Family, solved
+from moeparity.doctor.numbers import Family
 from moeparity.doctor.report import Party
-from moeparity.evidence.explain.numbers import figures
+from moeparity.evidence.explain.numbers import Search, figures, search, solve_together
 from moeparity.metrics.verdict import Interval
 
 _SOLVED = 3
@@ -25,17 +25,30 @@ _STEP = 0.02
 """The fraction of itself by which a number is moved to see what it changes."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lead:
+    """A family whose number is to be solved for: at which party, and where the search starts."""
+
+    family: Family
+    party: Party
+    near: float
+
+    @property
+    def search(self) -> Search:
+        """The search for its number."""
+        return search(self.near, near=self.near != 0)
+
+
 def with_numbers(case: Case, tried: Sequence[Tried], families: Mapping[str, Family]) -> list[Tried]:
-    """Solve for the numbers of the hypotheses that lead: each comes back with its best number, and of the numbers that
-    the data do not tell from it, with the one of fewest digits.
+    """Solve for the numbers of the hypotheses that lead, where that was not done before: each comes back with its best
+    number, and of the numbers that the data do not tell from it, with the one of fewest digits.
     """
-    runs = (solved_for(case, family, party, near) for family, party, near in _leading(case, tried, families))
-    return [each for each in runs if each is not None]
+    solved = {(each.hypothesis.family, each.party) for each in tried if each.number is not None}
+    leads = [lead for lead in _leading(case, tried, families) if (lead.family.name, lead.party) not in solved]
+    return solved_for(case, leads)
 
 
-def _leading(
-    case: Case, tried: Sequence[Tried], families: Mapping[str, Family]
-) -> Iterator[tuple[Family, Party, float]]:
+def _leading(case: Case, tried: Sequence[Tried], families: Mapping[str, Family]) -> Iterator[Lead]:
     """Families that explain most at some number, each with a party and the number to start from. That is the best
     number tried; for the other party it is the inverse, which there makes nearly the same difference.
     """
@@ -54,37 +67,70 @@ def _leading(
         best = min(members, key=lambda each: case.difference.remains(each.simulated))
         assert best.hypothesis.number is not None
         near = best.hypothesis.number.value
-        yield family, party, near
+        yield Lead(family=family, party=party, near=near)
         if family.nominal and near:
-            yield from ((family, each, family.nominal**2 / near) for each in case.recorded if each != party)
+            inverse = family.nominal**2 / near
+            yield from (Lead(family=family, party=side, near=inverse) for side in case.recorded if side != party)
 
 
-def solved_for(case: Case, family: Family, party: Party, near: float) -> Tried | None:
-    """The hypothesis of a family that explains most; None if its number makes no difference."""
+def solved_for(case: Case, leads: Sequence[Lead]) -> list[Tried]:
+    """The hypothesis of each family that explains most; none of one whose number makes no difference. The numbers that
+    all families are tried with at a time run in one pass.
+    """
     sample = case.of(torch.arange(min(_SAMPLE, case.bench.tokens.input_ids.shape[0])))
 
-    def remainder(hypothesis: Hypothesis) -> float:
-        runs = sample.simulated([hypothesis], party)
-        remains = sample.difference.remains(runs[0].simulated) if runs else math.inf
-        return remains if math.isfinite(remains) else math.inf
+    def remainders(numbers_of: Mapping[int, Sequence[float]]) -> dict[int, list[float]]:
+        return {
+            index: [_remains(sample, run) for run in runs] for index, runs in _runs(sample, leads, numbers_of).items()
+        }
 
-    candidates = solved(family, near, remainder)
-    if not candidates:
-        return None
-    numbers = [each.number.value for each in candidates if each.number is not None]
-    beside = numbers[0] + (_STEP * abs(numbers[0]) or _STEP)
-    runs = {
-        run.hypothesis.number.value: run
-        for run in case.simulated([*candidates, family.at(beside)], party)
-        if run.hypothesis.number is not None
-    }
+    solved = solve_together({index: lead.search for index, lead in enumerate(leads)}, remainders)
+    numbers_of = {index: [*numbers, _beside(numbers[0])] for index, numbers in solved.items() if numbers}
+    best = (_best(case, numbers_of[index], runs) for index, runs in _runs(case, leads, numbers_of).items())
+    return [each for each in best if each is not None]
+
+
+def _beside(number: float) -> float:
+    """A number so near that what it makes lies on a straight line with what this one makes."""
+    return number + (_STEP * abs(number) or _STEP)
+
+
+def _runs(
+    case: Case, leads: Sequence[Lead], numbers_of: Mapping[int, Sequence[float]]
+) -> dict[int, list[Tried | None]]:
+    """What each lead, by its index, makes with some numbers; None where it can't run. What runs under one profile runs
+    in one pass.
+    """
+    hypotheses = {index: [leads[index].family.at(x) for x in numbers] for index, numbers in numbers_of.items()}
+    of_profile: dict[str, list[Hypothesis]] = {}
+    for index, those in hypotheses.items():
+        of_profile.setdefault(case.profile_in_fp32(leads[index].party), []).extend(those)
+    for profile, those in of_profile.items():
+        case.bench.score(those, [profile])
+    every = [each for those in hypotheses.values() for each in those]
+    runs = {(each.hypothesis.number, each.party): each for each in case.tried(every)}
+    return {index: [runs.get((x.number, leads[index].party)) for x in those] for index, those in hypotheses.items()}
+
+
+def _remains(case: Case, run: Tried | None) -> float:
+    """What is left of the difference; infinite if that is no number."""
+    remains = math.inf if run is None else case.difference.remains(run.simulated)
+    return remains if math.isfinite(remains) else math.inf
+
+
+def _best(case: Case, tried_numbers: Sequence[float], tried: Sequence[Tried | None]) -> Tried | None:
+    """Of what ran with the numbers of a search and, last, with one beside the first of them: the best, or the plainest
+    of those that the data do not tell from it.
+    """
+    runs = {number: run for number, run in zip(tried_numbers, tried, strict=True) if run is not None}
+    *numbers, beside = tried_numbers
     if not {numbers[0], beside} <= runs.keys():
         return None
     # The sample's best need not be best on all sequences, and a search may stop near a plain number that leaves less.
-    candidate_numbers = [x for x in numbers if x in runs and x != beside]
-    best = min(candidate_numbers, key=lambda x: case.difference.remains(runs[x].simulated))
+    candidates = [x for x in numbers if x in runs and x != beside]
+    best = min(candidates, key=lambda x: case.difference.remains(runs[x].simulated))
     interval = _interval(case, runs[best], runs[beside])
-    inside = [x for x in candidate_numbers if interval.low <= x <= interval.high]
+    inside = [x for x in candidates if interval.low <= x <= interval.high]
     plainest = min(inside or [best], key=figures)
     return replace(runs[plainest], number=interval)
 

@@ -16,6 +16,7 @@ from moeparity.numerics.dtypes import torch_dtype
 from moeparity.numerics.joined_steps import Steps
 from moeparity.ops.attribute import RefusedError
 from moeparity.ops.kernels.penalties import Text
+from moeparity.ops.quantised import rounds_operands
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node
 from moeparity.plan.region import Region
@@ -77,7 +78,7 @@ def op_numerics(plan: BoundGraph, node: Node, rounded: Mapping[str, object]) -> 
     choices = {**plan.told_to(node), **plan.active(node)}
     active = {**choices, **rounded}
     at = node.op.settings(active)
-    dtype, kernel = plan.dtype_of(node.name), node.op.load()
+    dtype, kernel, asks = plan.dtype_of(node.name), node.op.load(), rounds_operands(active)
 
     def compute(call_inputs: CallInputs) -> tuple[torch.Tensor, ...]:
         carried = call_inputs.carried
@@ -92,7 +93,8 @@ def op_numerics(plan: BoundGraph, node: Node, rounded: Mapping[str, object]) -> 
 
         def called(*reads: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
             nonlocal states
-            out: Any = kernel(*reads, w=weights_of(call_inputs.loaded, node, dtype), p=node.params, at=at, **further)
+            weights = weights_of(call_inputs.loaded, node, dtype, scales=asks)
+            out: Any = kernel(*reads, w=weights, p=node.params, at=at, **further)
             ports = out if isinstance(out, tuple) else (out,)
             states = ports[len(node.outputs) :] if carried is not None else ()
             return ports if carried is None else ports[: len(node.outputs)]
@@ -117,9 +119,11 @@ def op_numerics(plan: BoundGraph, node: Node, rounded: Mapping[str, object]) -> 
     )
 
 
-def weights_of(loaded: Loaded, node: Node, dtype: str) -> Weights:
-    """The weights of a node as it is run; none for a node without weights, whichever segment is loaded."""
-    return loaded.of(node, dtype) if node.weights else {}
+def weights_of(loaded: Loaded, node: Node, dtype: str, *, scales: bool) -> Weights:
+    """The weights of a node as it is run, with the `scales` of its codes where these are asked for; none for a node
+    without weights, whichever segment is loaded.
+    """
+    return loaded.of(node, dtype, scales=scales) if node.weights else {}
 
 
 def region_numerics(plan: BoundGraph, node: Node, region: Region, function: Callable[..., Any]) -> Numerics:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from functools import partial
+from typing import Final, Self
 
 from moeparity.numerics.dtypes import MODEL
 from moeparity.ops.attribute import EDGE, STORED, Attribute, Value
 from moeparity.plan.faults.apply import applied
 from moeparity.plan.faults.fault import Planted
 from moeparity.plan.graph import Graph, Node
+from moeparity.plan.latest import Latest
 from moeparity.plan.region import Region
 from moeparity.plan.setting import DTYPE, FAULT, IMPL, Place, Setting, edges_of
 
@@ -51,7 +53,9 @@ class SetGraph:
         for node in graph.nodes if faults else ():
             text = str(settings[node.name, FAULT].value)
             if text:
-                planted[node.name] = (node.computation, applied(graph, node, faults[text]))
+                plants = faults[text]
+                as_run = _LATEST.of((graph, node, plants), None, partial(applied, graph, node, plants))
+                planted[node.name] = (node.computation, as_run)
         return cls(
             graph=graph,
             dtype=dtype,
@@ -134,3 +138,7 @@ class SetGraph:
         changed = frozenset(node for node, new, old in pairs if new is not old and new.value != old.value)
         # A fault may bring dormant settings into effect, so its nodes count as changed.
         return changed | self.planted.keys() if self.faults and self.dormant != like.dormant else changed
+
+
+_LATEST: Final[Latest[Node]] = Latest(256)
+"""All phases of a plan have the same faults."""

@@ -9,11 +9,19 @@ import torch
 
 from tests.doctor.programs import drifted, log, scored, tokens, two_layers
 
+EXPERTS = 8
+
 
 @pytest.fixture(scope="package")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two layers of the shipped checkpoint."""
     return two_layers(tmp_path_factory.mktemp("small") / "step-2")
+
+
+@pytest.fixture(scope="package")
+def fewer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """These with their first eight experts, which takes a third as long."""
+    return two_layers(tmp_path_factory.mktemp("fewer") / "step-2", experts=EXPERTS, top_k=3)
 
 
 @pytest.fixture(scope="package")

@@ -24,16 +24,20 @@ QUICKSTART = ROOT / "checkpoints" / "quickstart"
 TOKENS = ROOT / "recipes" / "rounding.safetensors"
 Patch = Callable[[Any], None]
 _BEYOND = re.compile(r"\.layers\.[23]\.")
+_EXPERT = re.compile(r"\.experts\.(\d+)\.")
 
 
-def two_layers(folder: Path) -> Path:
-    """The first two layers of the shipped checkpoint, with its ends."""
+def two_layers(folder: Path, *, experts: int = 24, top_k: int = 6) -> Path:
+    """The first two layers of the shipped checkpoint, with its ends, and with its first experts."""
     shutil.copytree(QUICKSTART, folder)
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 2, "max_window_layers": 2}))
+    config |= {"num_hidden_layers": 2, "max_window_layers": 2, "num_experts": experts, "num_experts_per_tok": top_k}
+    (folder / "config.json").write_text(json.dumps(config))
     for file in folder.glob("*.safetensors"):
-        weights = load_file(file)
-        save_file({name: w for name, w in weights.items() if not _BEYOND.search(name)}, file, {"format": "pt"})
+        weights = {name: w for name, w in load_file(file).items() if not _BEYOND.search(name)}
+        weights = {n: w for n, w in weights.items() if (of := _EXPERT.search(n)) is None or int(of[1]) < experts}
+        weights |= {name: w[:experts].clone() for name, w in weights.items() if name.endswith("mlp.gate.weight")}
+        save_file(weights, file, {"format": "pt"})
     return folder
 
 

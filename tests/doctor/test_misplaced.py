@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from moeparity.doctor.hypotheses import Hypothesis
+from moeparity.doctor.hypotheses import Hypothesis, scales_of_one_layer
 from moeparity.doctor.misplaced import misplaced, orders
 from moeparity.inputs.model import open_model
 from moeparity.inputs.weights.formats import FORMATS
@@ -41,6 +41,16 @@ def test_each_layer_and_node_may_have_a_neighbours_weights(every: dict[str, Hypo
     of_one = every["weights of layer 2 in layers[1].attention.q_proj"].plants
     assert [(plant.node, plant.values) for plant in of_one] == [("layers[1].attention.q_proj", (("layer", 2),))]
     assert "weights of layer 0 in layers[0].moe.gate" not in every
+
+
+def test_each_mistake_with_scales_is_tried_in_each_layer(fewer: Path, tmp_path: Path, graph: Graph) -> None:
+    quantise(fewer, FORMATS["fp8-blocks"], tmp_path / "fp8", 16)
+    of_layers = {each.name: each for each in scales_of_one_layer(open_model(tmp_path / "fp8", device="cpu").graph)}
+    faults = ("inverted", "missing", "of-another-block", "transposed", "twice")
+    assert sorted(of_layers) == [f"scales-{fault} of layer {layer}" for fault in faults for layer in (0, 1)]
+    nodes = [plant.node for plant in of_layers["scales-twice of layer 1"].plants]
+    assert nodes == [*(f"layers[1].attention.{x}_proj" for x in "qkvo"), "layers[1].moe.experts"]
+    assert list(scales_of_one_layer(graph)) == []
 
 
 def test_experts_in_another_order_are_tried_in_all_layers(every: dict[str, Hypothesis]) -> None:
@@ -114,6 +124,27 @@ def quantised_pair(small: Path, folder: Path, change: Callable[[str, Tensor], Te
         tensors[name] = change(name, tensors[name])
     save_file(tensors, folder / "changed" / "model.safetensors", {"format": "pt"})
     return folder / "fp8", folder / "changed"
+
+
+@pytest.mark.parametrize(
+    ("fault", "wrong"),
+    [
+        ("scales-transposed", lambda scales: scales.T.reshape(scales.shape)),
+        ("scales-of-another-block", lambda scales: torch.cat([scales.flatten()[1:], scales.flatten()[:1]])),
+    ],
+    ids=["transposed", "of another block"],
+)
+def test_scales_that_one_layer_has_wrong_are_named(
+    fewer: Path, tmp_path: Path, fault: str, wrong: Callable[[Tensor], Tensor]
+) -> None:
+    """Transposed scales of one layer make another difference than those of all, so each layer is tried by itself."""
+    right, faulty = quantised_pair(
+        fewer, tmp_path, lambda name, scales: wrong(scales).view(scales.shape) if "layers.1." in name else scales
+    )
+    ids = tokens(12, 16)
+    path = log(tmp_path / "log.jsonl", ids, scored(faulty, ids, 4), scored(right, ids, 8))
+    of = command(path, right, "--sampler", "hf-default", out=tmp_path / "out.json")
+    assert of["blame"]["named"] == [f"{fault} of layer 1"]
 
 
 def test_scales_that_an_update_left_behind_are_named(small: Path, tmp_path: Path) -> None:

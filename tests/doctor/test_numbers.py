@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import pytest
 
-from moeparity.doctor.numbers import LEFT_OUT, Family, families, solved
+from moeparity.doctor.numbers import LEFT_OUT, Family, families
+from moeparity.doctor.solve import Lead
+from moeparity.evidence.explain.numbers import solve_together
 from moeparity.inputs.model import open_model
 from moeparity.plan.graph import Graph
 from tests.doctor.programs import QUICKSTART
@@ -47,9 +51,14 @@ def test_a_member_has_the_number_at_every_node(every: dict[str, Family]) -> None
 
 
 def test_a_number_is_solved_for(every: dict[str, Family]) -> None:
-    def remainder(hypothesis: object) -> float:
-        return (float(getattr(hypothesis, "number").value) - 1.3) ** 2 + 0.01  # noqa: B009
+    lead = Lead(family=every["softmax-scale"], party="trainer", near=1.4)
+    tried: list[float] = []
 
-    numbers = [each.number.value for each in solved(every["softmax-scale"], 1.4, remainder) if each.number]
+    def remainders(numbers: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+        tried.extend(numbers["softmax-scale"])
+        return {"softmax-scale": [(x - 1.3) ** 2 + 0.01 for x in numbers["softmax-scale"]]}
+
+    numbers = solve_together({"softmax-scale": lead.search}, remainders)["softmax-scale"]
+    assert tried[:3] == [0.7, 2.8, 1.4]
     assert abs(numbers[0] - 1.3) < 0.01
     assert 1.3 in numbers

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.doctor.conftest import EXPERTS
 from tests.doctor.faulty import replaying, routes_of
 from tests.doctor.programs import command, log, scored, tokens
 
@@ -82,9 +83,9 @@ def of_replay(
 
 
 @pytest.fixture(scope="module")
-def longer(small: Path) -> torch.Tensor:
+def longer(fewer: Path) -> torch.Tensor:
     """What transformers routes of longer sequences: int64 [16, 24, 2, K]."""
-    return routes_of(small, tokens(16, 24))
+    return routes_of(fewer, tokens(16, 24))
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ def longer(small: Path) -> torch.Tensor:
     ],
 )
 def test_a_trainer_that_replays_routes_wrongly_is_named(
-    tmp_path: Path, small: Path, longer: torch.Tensor, trap: str, name: str
+    tmp_path: Path, fewer: Path, longer: torch.Tensor, trap: str, name: str
 ) -> None:
     """The sampler's routes stand in the log; the trainer takes over those of another token or layer, has none for some
     tokens, or keeps the weights of its own experts.
@@ -115,37 +116,37 @@ def test_a_trainer_that_replays_routes_wrongly_is_named(
         wrong[:, :8] = 0 if trap == "prompts of expert 0" else torch.arange(wrong.shape[-1])
     # Beside sorted slots on both sides, own weights by slot are hardly others: this sampler does not sort.
     recorded, wrong = (x.sort(-1).values if trap == "weights" else x for x in (longer, wrong))
-    of = of_replay(tmp_path, small, recorded, wrong, by_slot=trap == "weights")
+    of = of_replay(tmp_path, fewer, recorded, wrong, by_slot=trap == "weights")
     assert of["blame"]["named"] == [name]
     assert of["rivals"] == []
     assert (of["explanations"][0]["name"], of["explanations"][0]["party"]) == (name, "trainer")
 
 
 @pytest.mark.parametrize("replays", [True, False])
-def test_a_replay_without_a_mistake_is_noise(tmp_path: Path, small: Path, longer: torch.Tensor, replays: bool) -> None:
-    of = of_replay(tmp_path, small, longer, longer if replays else None)
+def test_a_replay_without_a_mistake_is_noise(tmp_path: Path, fewer: Path, longer: torch.Tensor, replays: bool) -> None:
+    of = of_replay(tmp_path, fewer, longer, longer if replays else None)
     assert (of["answer"], of["blame"]["named"]) == ("noise", [])
 
 
-def test_tokens_without_a_route_may_be_sent_to_expert_0(tmp_path: Path, small: Path, longer: torch.Tensor) -> None:
+def test_tokens_without_a_route_may_be_sent_to_expert_0(tmp_path: Path, fewer: Path, longer: torch.Tensor) -> None:
     """The record has no routes of the first six tokens, which a prefix cache held."""
     cached, wrong = longer.clone(), longer.clone()
     cached[:, :6], wrong[:, :6] = -1, 0
-    of = of_replay(tmp_path, small, cached, wrong)
+    of = of_replay(tmp_path, fewer, cached, wrong)
     assert of["blame"]["named"] == ["replayed routes, no route as expert 0"]
 
 
 @pytest.mark.parametrize("trap", ["two at once", "five tokens before", "other numbers"])
 def test_a_mistake_that_is_not_listed_gets_no_name(
-    tmp_path: Path, small: Path, longer: torch.Tensor, trap: str
+    tmp_path: Path, fewer: Path, longer: torch.Tensor, trap: str
 ) -> None:
     """Routes of the token before and of the layer behind at once; of a token further away than any that is tried; and
     experts under the numbers of other experts, as a load balancer places them.
     """
     wrong = of_another_place(longer, -1, 1) if trap == "two at once" else of_another_place(longer, -5, 0)
     if trap == "other numbers":
-        wrong = torch.randperm(24, generator=torch.Generator().manual_seed(2))[longer]
-    of = of_replay(tmp_path, small, longer, wrong)
+        wrong = torch.randperm(EXPERTS, generator=torch.Generator().manual_seed(2))[longer]
+    of = of_replay(tmp_path, fewer, longer, wrong)
     assert of["answer"] in {"not explained", "undecided"}
     assert of["blame"]["named"] == []
 

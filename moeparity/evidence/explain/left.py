@@ -20,6 +20,7 @@ from moeparity.evidence.explain.report import Left
 from moeparity.evidence.explain.sample import Sample
 from moeparity.metrics.divergence import compare
 from moeparity.ops.attribute import RefusedError
+from moeparity.ops.quantised import rounds_operands
 
 DRAWS: Final = 16
 """Legal orders that are drawn."""
@@ -68,9 +69,10 @@ def _beyond_orders(remainder: Left, kernels: Kernels, choices: Choices, sample: 
     sequences, tokens = extent(node, (computed.shape[0], computed.shape[1]), slots=slots)
     reads = kernels.read_by(node, choices, sample, values)
     inputs = [None if read is None else read[:sequences, :tokens] for read in reads]
-    at = node.op.settings({**plan.told_to(node), **plan.active(node)})
+    active = plan.active(node)
+    at = node.op.settings({**plan.told_to(node), **active})
     as_run = plan.as_run(node)
-    weights = weights_of(kernels.loaded, as_run, plan.dtype_of(node.name))
+    weights = weights_of(kernels.loaded, as_run, plan.dtype_of(node.name), scales=rounds_operands(active))
     call = Call(node=as_run, inputs=inputs, weights=weights, at=at)
     draw = "a fault changes what goes in or comes out" if as_run.edits else orders_of(call)
     if draw is None or isinstance(draw, str):

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import Final, TypeVar
 
+Key = TypeVar("Key", bound=Hashable)
+Answer = TypeVar("Answer")
 Remainder = Callable[[float], float]
 """What a value of the number leaves unexplained; infinite where it cannot be."""
+Asking = Generator[Sequence[float], Sequence[float], Answer]
+"""Asks for what some numbers leave unexplained, is sent it, and comes to an answer."""
+Search = Asking[list[float]]
+Point = tuple[float, float]
+"""A number, and what it leaves unexplained."""
 
 DECADES: Final = range(-12, 10, 2)
 """Powers of ten that are tried first."""
@@ -55,36 +62,69 @@ HALVINGS: Final = 18
 """How closely the ends of an interval are looked for."""
 
 
-def solve(remainder: Remainder, at: float, *, near: bool = False, dense: bool = False) -> Iterator[float]:
-    """Candidate values of a number, the plainest last: the number that leaves least, then plain decimals and powers of
-    two beside it.
+def solve(remainder: Remainder, at: float, *, near: bool = False, dense: bool = False) -> list[float]:
+    """What a `search` comes to, if `remainder` says what each number leaves."""
+    searches = {None: search(at, near=near, dense=dense)}
+    return solve_together(searches, lambda numbers_of: {None: [remainder(x) for x in numbers_of[None]]})[None]
+
+
+def solve_together(
+    searches: Mapping[Key, Search], remainders: Callable[[Mapping[Key, Sequence[float]]], Mapping[Key, Sequence[float]]]
+) -> dict[Key, list[float]]:
+    """What several searches come to. remainders: what the numbers leave for which the searches ask at the same time."""
+    answers: Mapping[Key, Sequence[float] | None] = dict.fromkeys(searches)
+    candidates: dict[Key, list[float]] = {}
+    while answers:
+        numbers_of: dict[Key, Sequence[float]] = {}
+        for key, answer in answers.items():
+            try:
+                numbers_of[key] = next(searches[key]) if answer is None else searches[key].send(answer)
+            except StopIteration as end:
+                candidates[key] = end.value
+        answers = remainders(numbers_of) if numbers_of else {}
+    return {key: candidates[key] for key in searches}
+
+
+def search(at: float, *, near: bool = False, dense: bool = False) -> Search:
+    """Asks what numbers leave unexplained, is sent it, and returns candidate values of a number, the plainest last: the
+    number that leaves least, then plain decimals and powers of two beside it.
 
     What is left unexplained is measured at powers of ten. With `dense` it is measured at eight points of each decade,
     since some numbers are found only from close by. If a first value `near` is given, the measurement goes from half to
-    twice that value, and on for as long as less is left. Then the interval around the least is narrowed. Yields nothing
-    if the number makes no difference.
+    twice that value, and on for as long as less is left. Then the interval around the least is narrowed. Returns
+    nothing if the number makes no difference.
     """
-    points = _around(remainder, at) if near else _grid(at, dense=dense)
-    remainders = {x: remainder(x) for x in points}
+    if near:
+        remainders = yield from _around(at)
+    else:
+        points = _grid(at, dense=dense)
+        remainders = dict(zip(points, (yield points), strict=True))
     finite = {x: r for x, r in remainders.items() if math.isfinite(r)}
     if len(set(finite.values())) < 2:
-        return
+        return []
     order = sorted(finite)
     best = min(order, key=lambda x: (finite[x], abs(x - at)))
     place = order.index(best)
     low, high = order[max(place - 1, 0)], order[min(place + 1, len(order) - 1)]
-    estimate, low, high = _narrowed(remainder, low, best, high)
-    yield estimate
-    yield from sorted(plain(estimate, low, high), key=lambda x: (-figures(x), abs(x - estimate)))
+    estimate, low, high = yield from _narrowed((low, finite[low]), (best, finite[best]), (high, finite[high]))
+    return [estimate, *sorted(plain(estimate, low, high), key=lambda x: (-figures(x), abs(x - estimate)))]
 
 
-def _around(remainder: Remainder, at: float) -> set[float]:
-    """A first value, half and twice it, and the doubles beyond the better of these for as long as they leave less."""
-    factor = min((0.5, 2.0), key=lambda factor: remainder(at * factor))
-    points = [at / factor, at]
-    while len(points) < AROUND and remainder(points[-1] * factor) < remainder(points[-1]):
-        points.append(points[-1] * factor)
-    return {*points, points[-1] * factor}
+def _around(at: float) -> Asking[dict[float, float]]:
+    """What a first value leaves, half and twice it, and the doubles beyond the better of these for as long as they
+    leave less.
+    """
+    half, double, middle = yield (at * 0.5, at * 2.0, at)
+    remainders = {at * 0.5: half, at * 2.0: double, at: middle}
+    factor, beyond, before = (0.5, half, middle) if half <= double else (2.0, double, middle)
+    point = at * factor
+    for _ in range(AROUND - 2):
+        if not beyond < before:
+            break
+        point, before = point * factor, beyond
+        (beyond,) = yield (point,)
+        remainders[point] = beyond
+    return remainders
 
 
 def _grid(at: float, *, dense: bool) -> list[float]:
@@ -93,15 +133,15 @@ def _grid(at: float, *, dense: bool) -> list[float]:
     return sorted({at / 2, at, at * 2, *FIRST_NUMBERS})
 
 
-def _narrowed(remainder: Remainder, low: float, best: float, high: float) -> tuple[float, float, float]:
-    """The number in [low, high] that leaves least, and the interval around it. If several leave nothing, it is the
+def _narrowed(low_point: Point, best_point: Point, high_point: Point) -> Asking[tuple[float, float, float]]:
+    """The number that leaves least between two points, and the interval around it. If several leave nothing, it is the
     first one met.
 
     What is left is a sum of squares and so nearly a parabola in the number. The vertex of that parabola is tried. The
     middle of the longer part is tried instead if the vertex lies outside, is hardly another number, or if the last step
     cut off little. If the ends are far apart, the search goes by powers.
     """
-    least, at_low, at_high = remainder(best), remainder(low), remainder(high)
+    (low, at_low), (best, least), (high, at_high) = low_point, best_point, high_point
     width, idle = math.inf, 0
     for _ in range(STEPS):
         if least == 0 or not low < best < high or high - low < PRECISE * abs(best):
@@ -115,7 +155,7 @@ def _narrowed(remainder: Remainder, low: float, best: float, high: float) -> tup
         if not min(a, c) < x < max(a, c) or abs(x - b) < CLOSE * abs(c - a) or high - low > width / 2:
             x = (b + c) / 2 if abs(c - b) > abs(b - a) else (a + b) / 2
         x, width = scale.back(x), high - low
-        r = remainder(x)
+        (r,) = yield (x,)
         idle = 0 if r < GAIN * least else idle + 1
         if r < least:
             low, at_low, high, at_high = (low, at_low, best, least) if x < best else (best, least, high, at_high)

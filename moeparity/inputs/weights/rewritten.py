@@ -59,6 +59,21 @@ def scales_of(node: Node, read: Scales) -> dict[str, torch.Tensor]:
     }
 
 
+def input_scales(node: Node, read: Callable[[str], torch.Tensor | None]) -> dict[str, torch.Tensor]:
+    """The static scales of what a node's weights are multiplied with, by stack and `_input_scale`: the largest of a
+    layer's experts, fp32 [], of a stack [experts]. read: the scale beside a weight of this name.
+    """
+    scales: dict[str, torch.Tensor] = {}
+    for port in node.op.weights:
+        ref, name = node.weights.get(port.name), f"{port.stack or port.name}_input_scale"
+        static = [] if ref is None else [read(tensor) for tensor in ref.names]
+        scales_of_file = [scale for scale in static if scale is not None]
+        if ref is not None and scales_of_file and len(scales_of_file) == len(static):
+            largest = torch.stack([*scales_of_file, scales.get(name, scales_of_file[0]).max()]).max()
+            scales[name] = largest.expand(ref.count) if ref.each or ref.stacked else largest
+    return scales
+
+
 def _together(each: Sequence[torch.Tensor | None], ref: WeightRef) -> torch.Tensor:
     scales = [part for part in each if part is not None]
     if ref.stacked is not None:

@@ -17,7 +17,7 @@ import torch
 from moeparity.inputs.machine import available_bytes
 from moeparity.inputs.weights.checkpoint import Checkpoint
 from moeparity.inputs.weights.fit import own_codes, refuse_codes
-from moeparity.inputs.weights.rewritten import refuse_others, scales_of, weights_of
+from moeparity.inputs.weights.rewritten import input_scales, refuse_others, scales_of, weights_of
 from moeparity.inputs.weights.source import Source
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.ops.memory import weight_bytes
@@ -33,8 +33,8 @@ Weights = Mapping[str, torch.Tensor]
 class Loaded(dict[tuple[str, str], Weights]):
     """(node name, dtype name) -> weights by port, for the nodes of a segment as the graph has them.
 
-    The weights of a node that a fault rewrites are read when first asked for, and kept until the pass leaves the
-    segment.
+    The weights of a node that a fault rewrites, and the scales of a checkpoint's codes, are read when first asked for,
+    and kept until the pass leaves the segment.
     """
 
     def __init__(
@@ -43,27 +43,30 @@ class Loaded(dict[tuple[str, str], Weights]):
         read: Callable[[Node, str], Weights] | None = None,
         most: int | None = None,
     ) -> None:
-        """read: gives the weights of a rewritten node in a dtype. most: how many of the latest of these are kept
-        (None: all).
+        """read: gives the weights of a rewritten node in a dtype, or for `SCALES` the scales of its codes. most: how
+        many of the latest of either are kept (None: all).
         """
         super().__init__(weights or {})
         self._read, self._most = read, most
-        self._rewritten: dict[tuple[str, str, str], Weights] = {}
+        self._further: dict[tuple[str, str, str], Weights] = {}
 
-    def of(self, node: Node, dtype: str) -> Weights:
-        """The weights of a node as it is run (rewritten by faults)."""
-        if node.own_weights:
-            return self[node.name, dtype]
+    def of(self, node: Node, dtype: str, *, scales: bool = False) -> Weights:
+        """The weights of a node as it is run (rewritten by faults); with the scales of its codes, if asked for."""
+        weights = self[node.name, dtype] if node.own_weights else self._on_demand(node, dtype)
+        return {**weights, **self._on_demand(node, SCALES)} if scales else weights
+
+    def _on_demand(self, node: Node, dtype: str) -> Weights:
         key = (node.name, node.computation, dtype)
-        if key not in self._rewritten:
+        if key not in self._further:
             assert self._read is not None, "these weights were loaded without a source of others"
-            if len(self._rewritten) == self._most:
-                del self._rewritten[next(iter(self._rewritten))]
-            self._rewritten[key] = self._read(node, dtype)
-        return self._rewritten[key]
+            alike = [kept_key for kept_key in self._further if (kept_key[2] == SCALES) == (dtype == SCALES)]
+            if len(alike) == self._most:
+                del self._further[alike[0]]
+            self._further[key] = self._read(node, dtype)
+        return self._further[key]
 
     def beside(self) -> Loaded:
-        """The same weights, with a cache of its own for the latest few rewritten ones."""
+        """The same weights, with a cache of its own for the latest few that were asked for."""
         return Loaded(self, self._read, _KEPT)
 
 
@@ -73,6 +76,8 @@ SHARE = 0.5
 """Weights may take this fraction of the available memory; activations, logits and other programs need the rest."""
 
 
+SCALES = "scales"
+"""What is asked for where a GEMM multiplies a checkpoint's codes."""
 _FILE_NAMES = {"BF16": "bf16", "F16": "fp16", "F32": "fp32"}
 _KEPT = 2
 """A search keeps the rewritten weights of this many nodes, since it asks for those of one node on every micro-batch."""
@@ -119,7 +124,7 @@ class WeightStore:
             for node in segment.nodes
             for dtype, weights in self._in_each(node, dtypes).items()
         }
-        weights = Loaded(nodes, self.rewritten)
+        weights = Loaded(nodes, self.on_demand)
         self.bytes_read += sum(self._bytes(ref) for node in segment.nodes for ref in node.weights.values())
         if self.residency == "resident":
             self._resident[segment.name, dtypes] = weights
@@ -154,24 +159,18 @@ class WeightStore:
         source = self.checkpoint
         return isinstance(source, Checkpoint) and any(own_codes(in_phase, source) for in_phase in plan.distinct)
 
-    def rewritten(self, node: Node, dtype: str) -> dict[str, torch.Tensor]:
-        """The weights of a node that a fault rewrites. Raises CheckpointError."""
-        return weights_of(node, dtype, self.device, self._read) | self._scales(node)
+    def on_demand(self, node: Node, dtype: str) -> dict[str, torch.Tensor]:
+        """The weights of a node that a fault rewrites, or for `SCALES` those of any node's codes. Raises
+        CheckpointError.
+        """
+        return self._scales(node) if dtype == SCALES else weights_of(node, dtype, self.device, self._read)
 
     def _scales(self, node: Node) -> dict[str, torch.Tensor]:
-        """The checkpoint's scales of a node's weights, by stack and `_scales`; and those of what these are multiplied
-        with, the largest of a layer's experts, by stack and `_input_scale`, fp32 [], of a stack [experts].
-        """
-        if not isinstance(self.checkpoint, Checkpoint) or not self.checkpoint.formats:
+        source = self.checkpoint
+        if not isinstance(source, Checkpoint) or not source.formats:
             return {}
         scales = scales_of(node, self._scales_of_part)
-        for port in node.op.weights:
-            ref, name = node.weights.get(port.name), f"{port.stack or port.name}_input_scale"
-            static = [] if ref is None else [self.checkpoint.input_scale(tensor) for tensor in ref.names]
-            scales_of_file = [scale for scale in static if scale is not None]
-            if ref is not None and scales_of_file and len(scales_of_file) == len(static):
-                largest = torch.stack([*scales_of_file, scales.get(name, scales_of_file[0]).max()]).max()
-                scales[name] = largest.expand(ref.count) if ref.each or ref.stacked else largest
+        scales |= input_scales(node, source.input_scale) if source.beside else {}
         return {name: tensor.to(self.device) for name, tensor in scales.items()}
 
     def _scales_of_part(self, part: Part) -> torch.Tensor | None:
@@ -196,8 +195,9 @@ class WeightStore:
         return self.others[folder]
 
     def node(self, node: Node, dtype: str) -> dict[str, torch.Tensor]:
-        """One node's weights by port."""
-        return self._in_each(node, (dtype,))[dtype] if node.own_weights else self.rewritten(node, dtype)
+        """One node's weights by port, with the scales of its codes."""
+        weights = self._in_each(node, (dtype,))[dtype] if node.own_weights else self.on_demand(node, dtype)
+        return weights | self._scales(node)
 
     def _in_each(self, node: Node, dtypes: Sequence[str]) -> dict[str, dict[str, torch.Tensor]]:
         """One node's weights by port, in each dtype; a tensor is read, or multiplied out, once for all of them."""
@@ -207,8 +207,7 @@ class WeightStore:
             by_port |= {port: self._tensors(node.weights[port], dtypes) for port in beside}
         else:
             by_port = {port: self._tensors(ref, dtypes) for port, ref in node.weights.items()}
-        scales = self._scales(node)
-        return {dtype: {port: tensors[dtype] for port, tensors in by_port.items()} | scales for dtype in dtypes}
+        return {dtype: {port: tensors[dtype] for port, tensors in by_port.items()} for dtype in dtypes}
 
     def _tensors(self, ref: WeightRef, dtypes: Sequence[str]) -> dict[str, torch.Tensor]:
         tensor: torch.Tensor = self.checkpoint.tensor(ref.names[0])
@@ -304,7 +303,7 @@ class _Pass:
         # The thread is idle from here to the next prefetch, so it can't take memory that is being put back.
         segment = self.segments.pop(0)
         # Rewritten weights go with the pass, even if all others stay in memory.
-        weights = Loaded(self._waited_for(self.next, segment.name), self.store.rewritten)
+        weights = Loaded(self._waited_for(self.next, segment.name), self.store.on_demand)
         if self.current is not None and self.reuse:
             self.store.recycle(*self.current)
         self.current = (segment, weights)

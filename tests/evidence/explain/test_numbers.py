@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeparity.evidence.explain.numbers import alike, digits, figures, plain, shortest, solve
+from moeparity.evidence.explain.numbers import alike, digits, figures, plain, search, shortest, solve, solve_together
 
 
 @pytest.mark.parametrize("truth", [3.7e-4, 1e-20, 0.8, 1.7, -0.37, 12345.0, 2.0**-12, 50.0])
@@ -33,6 +35,27 @@ def test_values_that_cannot_be_are_passed_by() -> None:
     values = list(solve(lambda x: (x - 0.3) ** 2 if x > 0 else math.inf, 1.0))
     assert 0.3 in values
     assert min(values) > 0
+
+
+def test_several_searches_ask_at_the_same_time_and_find_what_each_finds_alone() -> None:
+    truths = {"near": 0.9, "far": 60.0, "none": None}
+    rounds = []
+
+    def remainder(name: str, x: float) -> float:
+        truth = truths[name]
+        return 1.0 if truth is None else (x - truth) ** 2
+
+    def remainders(numbers_of: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+        rounds.append(set(numbers_of))
+        return {name: [remainder(name, x) for x in numbers] for name, numbers in numbers_of.items()}
+
+    together = solve_together({name: search(1.0, near=True) for name in truths}, remainders)
+    assert list(together) == list(truths)
+    assert together == {name: solve(partial(remainder, name), 1.0, near=True) for name in truths}
+    assert rounds[0] == {"near", "far", "none"}
+    assert {"near", "far"} in rounds
+    assert "none" not in rounds[1]
+    assert solve_together({}, remainders) == {}
 
 
 def test_plain_numbers_lie_on_both_sides() -> None:

@@ -55,5 +55,9 @@ def test_a_quantised_weight_is_multiplied_out_once_for_all_dtypes(qwen3_moe: Pat
     for segment in model.graph.segments:
         for node in segment.nodes:
             for dtype in ("bf16", "fp32"):
-                for port, weight in model.weights.node(node, dtype).items():
-                    assert same_bits(weight.contiguous(), segments[segment.name][node.name, dtype][port].contiguous())
+                alone, loaded = model.weights.node(node, dtype), segments[segment.name]
+                assert not [port for port in loaded[node.name, dtype] if port.endswith("_scales")]
+                of_pass = loaded.of(node, dtype, scales=True)
+                assert alone.keys() == of_pass.keys()
+                for port, weight in alone.items():
+                    assert same_bits(weight.contiguous(), of_pass[port].contiguous())

@@ -6,11 +6,10 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 
 from moeparity.bisection.divergence.growth import Step, largest, steps
 from moeparity.bisection.divergence.show import nowhere
-from moeparity.bisection.expected import of_classes, of_swaps
+from moeparity.bisection.expected import of_parts, of_spikes, of_updates
 from moeparity.bisection.record.data import deciding, overall
 from moeparity.bisection.report import Report
 from moeparity.bisection.shares.data import ShareRow
@@ -117,9 +116,10 @@ def _expectations(expect: Expect, graph: Graph, where: Where) -> Iterator[Expect
         yield Expectation(says=says, judge=partial(_record, expect.record))
     yield from _metrics(expect.metrics, _metric)
     yield from _metrics(expect.distribution, _distribution)
-    yield from _metrics(expect.updates, _of_updates)
-    yield from _metrics(expect.spikes, _of_spikes)
-    yield from _of_parts(expect)
+    yield from _metrics(expect.updates, of_updates)
+    yield from _metrics(expect.spikes, of_spikes)
+    for says, judge in of_parts(expect):
+        yield Expectation(says=says, judge=judge)
     if expect.interval is not None:
         yield Expectation(says=f"interval {expect.interval}", judge=partial(_interval, expect.interval))
     if expect.flips is not None:
@@ -157,12 +157,6 @@ def _metrics(
             value = partial(measure, name)
             of_spikes = "spikes " if isinstance(bounds, SpikeBounds) else ""
             yield Expectation(says=f"{of_spikes}{name} {range_}", judge=partial(_within, range_, value))
-
-
-def _of_parts(expect: Expect) -> Iterator[Expectation]:
-    """The expectations about classes of tokens and about swapped blocks."""
-    for says, judge in chain(of_classes(expect.classes or {}), of_swaps(expect.restores or ())):
-        yield Expectation(says=says, judge=judge)
 
 
 def _flips(bounds: FlipBounds) -> Iterator[Expectation]:
@@ -222,20 +216,6 @@ def _metric(name: str, report: Report) -> float:
 
 def _distribution(name: str, report: Report) -> float:
     return float(getattr(report.distribution, name, math.nan))
-
-
-def _of_updates(name: str, report: Report) -> float:
-    """The mean size of a part, or the number of tokens with stale keys; NaN where no weights change."""
-    updates = report.updates
-    if updates is None:
-        return math.nan
-    if name == "stale_keys":
-        return 0 if updates.stale_keys is None else updates.stale_keys.tokens
-    return next(part.mean_abs for part in updates.parts if part.name == name.replace("_", " "))
-
-
-def _of_spikes(name: str, report: Report) -> float:
-    return math.nan if report.spikes is None else report.spikes.measured[name]
 
 
 def _flipped_tokens(report: Report) -> float:

@@ -1,4 +1,6 @@
-"""What a recipe expects of its classes of tokens and of its swapped blocks: in words, and as functions of a report."""
+"""What a recipe expects of classes of tokens, swapped blocks, spikes and updates of the weights: the numbers of a report
+that are held to bounds, and what judges them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from moeparity.bisection.report import Report
 from moeparity.bisection.tokens.data import ClassMetrics
 from moeparity.errors import did_you_mean, listed
 from moeparity.output.findings import Outcome, lies
-from moeparity.plan.spec.expect import Bounds, ClassBounds
+from moeparity.plan.spec.expect import Bounds, ClassBounds, Expect
 
 Judged = tuple[str, Callable[[Report], Outcome]]
 """An expectation in words, and what judges it."""
@@ -26,7 +28,28 @@ _OF_CLASS: dict[str, tuple[str, Callable[[ClassMetrics], float]]] = {
 """Key of `ClassBounds` -> how the expectation is said, and the number that it bounds."""
 
 
-def of_classes(expected: Mapping[str, ClassBounds]) -> Iterator[Judged]:
+def of_updates(name: str, report: Report) -> float:
+    """The mean size of a part, or the number of tokens with stale keys; NaN where no weights change."""
+    updates = report.updates
+    if updates is None:
+        return math.nan
+    if name == "stale_keys":
+        return 0 if updates.stale_keys is None else updates.stale_keys.tokens
+    return next(part.mean_abs for part in updates.parts if part.name == name.replace("_", " "))
+
+
+def of_spikes(name: str, report: Report) -> float:
+    """A number of the draws' spikes; NaN where none were drawn."""
+    return math.nan if report.spikes is None else report.spikes.measured[name]
+
+
+def of_parts(expect: Expect) -> Iterator[Judged]:
+    """The expectations about classes of tokens and about swapped blocks."""
+    yield from _of_classes(expect.classes or {})
+    yield from _of_swaps(expect.restores or ())
+
+
+def _of_classes(expected: Mapping[str, ClassBounds]) -> Iterator[Judged]:
     """The expectations about classes of tokens, by their names."""
     for name, bounds in expected.items():
         for key, (says, number) in _OF_CLASS.items():
@@ -35,7 +58,7 @@ def of_classes(expected: Mapping[str, ClassBounds]) -> Iterator[Judged]:
                 yield f"{says.format(name)} {range_}", partial(_class, name, range_, number)
 
 
-def of_swaps(selectors: Sequence[str]) -> Iterator[Judged]:
+def _of_swaps(selectors: Sequence[str]) -> Iterator[Judged]:
     """The expectations that swapping a block restores the reference."""
     for selector in selectors:
         yield f"{selector} restores all bits", partial(_swap, selector)

@@ -118,8 +118,7 @@ def _expectations(expect: Expect, graph: Graph, where: Where) -> Iterator[Expect
     yield from _metrics(expect.distribution, _distribution)
     yield from _metrics(expect.updates, of_updates)
     yield from _metrics(expect.spikes, of_spikes)
-    for says, judge in of_parts(expect):
-        yield Expectation(says=says, judge=judge)
+    yield from (Expectation(says=says, judge=judge) for says, judge in of_parts(expect))
     if expect.interval is not None:
         yield Expectation(says=f"interval {expect.interval}", judge=partial(_interval, expect.interval))
     if expect.flips is not None:

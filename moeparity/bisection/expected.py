@@ -1,4 +1,4 @@
-"""What a recipe expects of classes of tokens, swapped blocks, spikes and updates of the weights: the numbers of a report
+"""What a recipe expects of classes of tokens, swapped blocks, spikes and updates of the weights: numbers of a report
 that are held to bounds, and what judges them.
 """
 

@@ -27,6 +27,7 @@ from moeparity.errors import MoeparityError, SpecError, Where, display_path
 from moeparity.inputs.model import checked_tokens
 from moeparity.inputs.tokens import TokenSet, read_tokens
 from moeparity.inputs.tokens.images import refuse_images
+from moeparity.numerics.bits import int_view
 from moeparity.plan.graph import Node
 from moeparity.plan.sides import REFERENCE, Side
 from moeparity.plan.toggles import mixed, swap
@@ -306,10 +307,16 @@ def _rows(tokens: TokenSet, rows: Sequence[int]) -> TokenSet:
 
 
 def _repeats(prompts: TokenSet, calibration: TokenSet) -> set[int]:
-    """The rows of prompts that have the same ids as some sequence of the calibration."""
-    calibration_ids = set(_sequences(calibration))
-    return {row for row, ids in enumerate(_sequences(prompts)) if ids in calibration_ids}
+    """The rows of prompts that have the same ids, and show the same images, as some sequence of the calibration."""
+    calibrated = set(_sequences(calibration))
+    return {row for row, sequence in enumerate(_sequences(prompts)) if sequence in calibrated}
 
 
-def _sequences(tokens: TokenSet) -> list[tuple[int, ...]]:
-    return [tuple(ids[mask].tolist()) for ids, mask in zip(tokens.input_ids, tokens.attention_mask, strict=True)]
+def _sequences(tokens: TokenSet) -> list[tuple[tuple[int, ...], bytes]]:
+    """What tells sequences apart: their ids, and the bits of what a vision tower gave for their images."""
+    ids = [tuple(row[mask].tolist()) for row, mask in zip(tokens.input_ids, tokens.attention_mask, strict=True)]
+    images = tokens.images
+    if images is None:
+        return [(row, b"") for row in ids]
+    shown = (int_view(embeds[mask]).numpy().tobytes() for embeds, mask in zip(images.embeds, images.mask, strict=True))
+    return list(zip(ids, shown, strict=True))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from moeparity.bisection.mine.report import SCHEMA
-from moeparity.bisection.mine.run import Request, mine
+from moeparity.bisection.mine.run import Request, _repeats, mine
 from moeparity.bisection.mine.show import document
 from moeparity.engine.forward import forward
 from moeparity.errors import MoeparityError
@@ -113,6 +113,17 @@ def test_what_cannot_be_mined(recipe: Path, tmp_path: Path, qwen3: Path) -> None
         mine(across, Request(file=same, top=2), device="cpu")
     with pytest.raises(MoeparityError, match="no such token file"):
         mine(recipe, Request(file=tmp_path / "none.jsonl", top=2), device="cpu")
+
+
+def test_prompts_whose_images_differ_are_not_repeats() -> None:
+    """Image tokens have one id whatever they show."""
+    tokens = read_tokens(ROOT / "recipes" / "pictures.safetensors", checkpoint=ROOT / "checkpoints" / "pictures")
+    assert tokens.images is not None
+    embeds = tokens.images.embeds.clone()
+    embeds[0, int(tokens.images.mask[0].nonzero()[0]), 0] += 1
+    others = replace(tokens, images=replace(tokens.images, embeds=embeds))
+    assert _repeats(tokens, tokens) == {*range(len(tokens.input_ids))}
+    assert _repeats(others, tokens) == {*range(1, len(tokens.input_ids))}
 
 
 def test_command_line(recipe: Path, prompt_ids: torch.Tensor, tmp_path: Path) -> None:

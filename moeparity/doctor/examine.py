@@ -156,8 +156,8 @@ def _layers_of(of: Hypothesis, graph: Graph) -> set[int | None]:
 def _refined(
     screening: Screening, hypotheses: list[Hypothesis], of_name: Mapping[str, Family], beside: Sequence[Tried] = ()
 ) -> list[Tried]:
-    """Try the hypotheses, then parts of those that lead, then parts of these. of_name: families with a number. beside:
-    what was tried before and may lead as well.
+    """Try the hypotheses, then smaller parts of those that explain most, then parts of these. of_name: the families
+    with an open number, by name. beside: hypotheses that were tried before, of which parts are tried too.
     """
     tried: list[Tried] = []
     case = screening.case

@@ -104,7 +104,7 @@ def _recorded(sequence: Sequence, logprobs: Tensor | None) -> Tensor:
 
 
 def _padded(sequences: list[Sequence], tokens: TokenSet) -> TokenSet:
-    """Tokens that are padded on the right, padded as `pads` says instead, if that fills rows of one width."""
+    """Moves the padding of tokens from the right to where `pads` says; only if all rows then have one width."""
     if not sequences or not one_width([(len(s.token_ids), s.pads) for s in sequences]):
         return tokens
     rows = [(s.pads, len(s.token_ids)) for s in sequences if s.pads is not None]

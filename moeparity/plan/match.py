@@ -84,7 +84,7 @@ def _of_placement(nodes: Sequence[Node], rule: Rule) -> Iterator[Assignment]:
 
 
 def chains(graph: Graph, ops: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Every path along edges whose nodes have these ops, in execution order of their first nodes."""
+    """The paths in the graph whose nodes have these ops, one after the other, by when their first node runs."""
     op_of = {node.name: node.op.name for node in graph.nodes}
 
     def extensions(path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

@@ -19,8 +19,8 @@ VALUE = "value", " for each token"
 class TokenShape:
     """The shape of a value for one token.
 
-    numbers: how many in all. heads: how many heads they are cut into; this adds an axis, also for one head. None: there
-    is no axis of heads. counts: what the numbers are, as messages say it (noun and unit). fields: the fields of
+    numbers: how many numbers it has. heads: into how many heads they are cut, which is an axis even for one head; None
+    where there is no such axis. counts: what messages call the numbers, a noun and a unit. fields: the fields of
     config.json that `numbers` follows from.
     """
 

@@ -30,11 +30,11 @@ class SpikingToken:
     """A token that spikes in some draw.
 
     sequence, token: from 0, padding not counted. log_p: of the reference's draw 0, in nats. label: its class, ""
-    without classes. draws: in how many it spikes. highest, median: of its factor,
-    over all draws. causes: in how many draws which one. flips: in how many of all draws its own route differs in some
-    layer. layer: where its route most often differs first in the draws in which it spikes; None if it does in none.
-    margin: of the reference's router there, at the cut, in ulps of its scores; NaN if unknown. margin_rank: the
-    fraction of the scored tokens with a smaller one there.
+    without classes. draws: in how many it spikes. highest, median: of its factor, over all draws. causes: in how
+    many draws which one. flips: in how many of all draws its own route differs in some layer. layer: where its
+    route most often differs first in the draws in which it spikes; None if it does in none. margin: of the
+    reference's router there, at the cut, in ulps of its scores; NaN if unknown. margin_rank: the fraction of the
+    scored tokens with a smaller one there.
     """
 
     sequence: int

@@ -147,7 +147,7 @@ class Variance:
                 compared.metrics.append(self._metrics(view, first, second, compared))
 
     def _compare(self, view: NodeView, first: Walker, second: Walker, compared: Compared) -> None:
-        """Note this node if it is the first that differs, in its layer or at all, and what varies after a layer."""
+        """Keep the first node that differs, of all and of its layer; at the end of a layer, what differs behind it."""
         earlier, place = compared.varying, self._places[view.node.name]
         last = self._last.get(view.node.name)
         after_layers = None if last is None else compared.after_layers[last]

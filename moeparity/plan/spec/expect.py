@@ -13,7 +13,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Expecting(Model):
-    """Base: a key that is given must expect something, or any report meets it. `may_be_empty`: no key has to be given."""
+    """Base: a key that is given must expect something, or any report meets it. `may_be_empty`: no key need be given."""
 
     model_config = ConfigDict(use_attribute_docstrings=True, json_schema_extra={"minProperties": 1})
     may_be_empty: ClassVar[bool] = False

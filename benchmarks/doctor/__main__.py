@@ -1,6 +1,6 @@
 """Runs of transformers with a planted fault or without one, examined by the doctor: what it names, and what wrongly.
 
-    python -m benchmarks.doctor FOLDER [--cases 540] [--only CLASS] [--seed 1] [--out PAGE]
+    python -m benchmarks.doctor FOLDER [--cases 540] [--only CLASS] [--seed 1] [--share 1/2] [--out PAGE]
     python -m benchmarks.doctor FOLDER --times
     python -m benchmarks.doctor FOLDER --smallest
     python -m benchmarks.doctor FOLDER --coverage [--seed 1]
@@ -9,9 +9,9 @@
 
 Each case is drawn: two models of transformers score tokens, each in batches of its own size and with its own kernels
 and threads, and one of them may have a fault, or each one. They are of four architectures, and an update has moved
-their weights by a drawn fraction. FOLDER keeps a line for each case, and a second run goes on behind the last. With
---served a live vLLM samples with a faulty checkpoint, and transformers scores. Exits with 1 if anything is given a
-wrong name.
+their weights by a drawn fraction. FOLDER keeps a line for each case, and a second run takes those that are missing;
+several at once take a share each, and one without a share tells of all. With --served a live vLLM samples with a faulty
+checkpoint, and transformers scores. Exits with 1 if anything is given a wrong name.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main() -> int:
         for line in lines:
             print(line, flush=True)
         return 0
-    cases = _cases(options.folder, options.seed, options.cases, options.only)
+    cases = _cases(options)
     for kind in (CLEAN, *CLASSES):
         counts = Counter(verdict(case) for case in cases if case["kind"] == kind)
         print(f"{kind:<12}", ", ".join(f"{number} {name}" for name, number in counts.most_common()))
@@ -88,16 +88,29 @@ def _coverage(folder: Path, seed: int) -> Iterator[str]:
     return iter(lines.read_text().splitlines())
 
 
-def _cases(folder: Path, seed: int, most: int, only: str) -> Sequence[dict[str, Any]]:
-    """The first cases of a seed, or of one class of it, those that no earlier run kept examined now."""
-    lines = folder / (f"cases-{seed}-{only}.jsonl" if only else f"cases-{seed}.jsonl")
-    cases = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
-    numbers = islice((number for number in count() if only in {"", slot(number)[0]}), len(cases), most)
+def _cases(options: argparse.Namespace) -> Sequence[dict[str, Any]]:
+    """The first cases of a seed, or of one class of it, those of this run's share that no run kept examined now."""
+    name = f"cases-{options.seed}-{options.only}" if options.only else f"cases-{options.seed}"
+    lines = options.folder / f"{name}.jsonl"
+    lines.touch()
+    of_class = (number for number in count() if options.only in {"", slot(number)[0]})
+    numbers = [*islice(of_class, options.cases)]
+    kept = {case["number"]: case for case in map(json.loads, lines.read_text("utf-8").splitlines())}
+    share, shares = options.share
     with lines.open("a", encoding="utf-8") as file:
-        for number in numbers:
-            cases.append(examined(folder, seed, number))
-            print(json.dumps(cases[-1]), file=file, flush=True)
-    return cases[:most]
+        for number in numbers[share - 1 :: shares]:
+            if number not in kept:
+                kept[number] = examined(options.folder, options.seed, number)
+                print(json.dumps(kept[number]), file=file, flush=True)
+    return [kept[number] for number in numbers if number in kept]
+
+
+def _share(text: str) -> tuple[int, int]:
+    """Which share of how many, as `1/2` says it."""
+    share, _, shares = text.partition("/")
+    if not 1 <= int(share) <= int(shares):
+        raise ValueError(text)
+    return int(share), int(shares)
 
 
 def _options() -> argparse.Namespace:
@@ -105,6 +118,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--cases", type=int, default=540)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--share", type=_share, default=(1, 1), help="which of several runs at once this is, as 1/2")
     parser.add_argument("--times", action="store_true", help="tell how long an examination takes, and nothing else")
     parser.add_argument("--smallest", action="store_true", help="find the smallest effects that are no noise")
     parser.add_argument("--coverage", action="store_true", help="tell how often a legal difference is called a bug")

@@ -9,13 +9,18 @@ from random import Random
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 from tests.checkpoint_factory import make_random
-from tests.doctor.programs import tokens, two_layers
+from tests.doctor.programs import QUICKSTART, tokens, two_layers
 from tests.small_models import SMALL
 
 VOCABULARY = 256
 """Below which tokens are drawn; the vocabulary of the shipped checkpoint."""
+_TEXTS = 32, 64
+"""The texts for the trained model, and the tokens of each."""
+_BEGUN = 8
+"""So many tokens of a text begin one that the model draws."""
 _HEAD_GAIN = 2.0
 """Random weights give logits of a spread of 1; so much more of it, and likely tokens differ from unlikely ones as they
 do in a trained model.
@@ -45,10 +50,14 @@ class Architecture:
         return folder
 
     def ids(self, draw: Random, sequences: int, length: int) -> Tensor:
-        """Tokens int64 [sequences, length]: texts for the trained model, any for one of random weights."""
+        """Tokens int64 [sequences, length]: texts for the trained model, and what it draws itself where these are too
+        few or too short; any for one of random weights.
+        """
         if not self.small:
-            every = tokens(32, length)
-            return every[torch.tensor(sorted(draw.sample(range(len(every)), sequences)))]
+            every = tokens(*_TEXTS)
+            if sequences > len(every) or length > every.shape[1]:
+                return _written(every, sequences, length, draw.randrange(2**31))
+            return every[torch.tensor(sorted(draw.sample(range(len(every)), sequences))), :length]
         generator = torch.Generator().manual_seed(draw.randrange(2**31))
         return torch.randint(0, VOCABULARY, (sequences, length), generator=generator)
 
@@ -60,6 +69,17 @@ ARCHITECTURES = (
     Architecture(name="deepseek_v3", small="deepseek_v3", is_softmax=False, dense=True),
 )
 """The first is trained, the others have random weights."""
+
+
+def _written(texts: Tensor, sequences: int, length: int, seed: int) -> Tensor:
+    """Texts int64 [sequences, length] that the trained model draws behind the first tokens of other texts."""
+    model = AutoModelForCausalLM.from_pretrained(QUICKSTART, dtype=torch.bfloat16).eval()
+    begun = texts[torch.arange(sequences) % len(texts), :_BEGUN]
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(seed)
+        return model.generate(
+            begun, do_sample=True, min_new_tokens=length - _BEGUN, max_new_tokens=length - _BEGUN, pad_token_id=0
+        )
 
 
 def _widen_head(folder: Path) -> None:

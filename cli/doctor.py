@@ -20,8 +20,13 @@ Evidence = Annotated[
 Checkpoint = Annotated[
     Path | None, typer.Option(help="The weights that both sides were to have, if the evidence holds several.")
 ]
+Adapter = Annotated[
+    Path | None,
+    typer.Option(help="The LoRA adapter that both sides were to have beside them, if the evidence holds several."),
+]
 Previous = Annotated[
-    Path | None, typer.Option(help="The weights before the last update: stale parts are looked for among them.")
+    Path | None,
+    typer.Option(help="The weights, or the adapter, before the last update: stale parts are looked for among them."),
 ]
 Sampler = Annotated[
     str | None,
@@ -42,6 +47,7 @@ Every = Annotated[bool, typer.Option("--all", help="Simulate even if a file by i
 def doctor(
     evidence: Evidence,
     checkpoint: Checkpoint = None,
+    adapter: Adapter = None,
     previous: Previous = None,
     sampler: Sampler = None,
     trainer: Trainer = None,
@@ -67,6 +73,7 @@ def doctor(
     request = Request(
         evidence=tuple(evidence),
         checkpoint=checkpoint,
+        adapter=adapter,
         previous=previous,
         sampler=sampler,
         trainer=trainer,

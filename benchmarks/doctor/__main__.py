@@ -95,14 +95,14 @@ def _cases(options: argparse.Namespace) -> Sequence[dict[str, Any]]:
     lines.touch()
     of_class = (number for number in count() if options.only in {"", slot(number)[0]})
     numbers = [*islice(of_class, options.cases)]
-    kept = {case["number"]: case for case in map(json.loads, lines.read_text("utf-8").splitlines())}
+    cases = {case["number"]: case for case in map(json.loads, lines.read_text("utf-8").splitlines())}
     share, shares = options.share
     with lines.open("a", encoding="utf-8") as file:
         for number in numbers[share - 1 :: shares]:
-            if number not in kept:
-                kept[number] = examined(options.folder, options.seed, number)
-                print(json.dumps(kept[number]), file=file, flush=True)
-    return [kept[number] for number in numbers if number in kept]
+            if number not in cases:
+                cases[number] = examined(options.folder, options.seed, number)
+                print(json.dumps(cases[number]), file=file, flush=True)
+    return [cases[number] for number in numbers if number in cases]
 
 
 def _share(text: str) -> tuple[int, int]:

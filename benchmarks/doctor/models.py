@@ -73,13 +73,15 @@ ARCHITECTURES = (
 
 def _written(texts: Tensor, sequences: int, length: int, seed: int) -> Tensor:
     """Texts int64 [sequences, length] that the trained model draws behind the first tokens of other texts."""
-    model = AutoModelForCausalLM.from_pretrained(QUICKSTART, dtype=torch.bfloat16).eval()
+    model = AutoModelForCausalLM.from_pretrained(QUICKSTART, dtype=torch.bfloat16)
+    model.eval()
     begun = texts[torch.arange(sequences) % len(texts), :_BEGUN]
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
-        return model.generate(
+        drawn: Tensor = model.generate(
             begun, do_sample=True, min_new_tokens=length - _BEGUN, max_new_tokens=length - _BEGUN, pad_token_id=0
         )
+    return drawn
 
 
 def _widen_head(folder: Path) -> None:

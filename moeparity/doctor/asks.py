@@ -32,7 +32,9 @@ def asks(case: Case, answer: Answer) -> Iterator[str]:
             "fingerprints of the weights that the engines hold (`moeparity weights` reads them, docs/weights.md says "
             "how they are written): they settle which tensors are not the checkpoint's, without any simulation"
         )
-    if evidence.previous is None:
+    if evidence.previous is None and evidence.adapter is not None:
+        yield "--previous FOLDER, the adapter before the update: it settles whether a part of it is stale"
+    elif evidence.previous is None:
         yield "--previous FOLDER, the weights before the update: it settles whether a part of them is stale"
     defaults = [party for party in PARTIES if case.engines[party].by == BY_DEFAULT]
     if defaults:

@@ -16,6 +16,7 @@ from moeparity.doctor.engines import DEFAULTS, HERE, Engine, bound_alike, engine
 from moeparity.doctor.evidence import Evidence, find
 from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis
 from moeparity.doctor.judge import Difference, spread_of
+from moeparity.doctor.kinds import kind_of_folder
 from moeparity.doctor.report import Clue, Party
 from moeparity.doctor.routes import Flips, misfit
 from moeparity.doctor.steps import decoding, recorded_steps
@@ -50,6 +51,7 @@ class Request:
 
     evidence: tuple[Path, ...]
     checkpoint: Path | None = None
+    adapter: Path | None = None
     previous: Path | None = None
     sampler: str | None = None
     trainer: str | None = None
@@ -168,7 +170,7 @@ class Case:
 
 def gather(request: Request) -> Gathered:
     """The evidence, and the tokens of its logs. Raises MoeparityError without a log or a checkpoint."""
-    evidence = find(request.evidence, request.checkpoint, request.previous, request.trainer_logs)
+    evidence = find(request.evidence, request.checkpoint, request.previous, request.trainer_logs, request.adapter)
     return gathered(evidence, request.sequences)
 
 
@@ -178,7 +180,7 @@ def opened(request: Request, material: Gathered, progress: Callback | None = Non
     Raises MoeparityError for evidence that can't be used, such as named profiles that do not fit the model.
     """
     evidence, of_log = material.evidence, material.of_log
-    model = open_model(evidence.checkpoint, device=request.device, progress=progress)
+    model, note = _model(evidence, request.device, progress)
     if evidence.previous is not None:
         _refuse_unfit(evidence.previous, model)
     refuse_images(of_log.tokens.images, of_log.tokens.input_ids, model.graph, Where(evidence.logs[0]))
@@ -196,7 +198,21 @@ def opened(request: Request, material: Gathered, progress: Callback | None = Non
     bench.start()
     request = replace(request, sampler=parties["sampler"].name, trainer=parties["trainer"].name)
     _refuse_unable(bench, parties)
-    return _case(request, evidence, of_log, bench, parties, notes)
+    return _case(request, evidence, of_log, bench, parties, tuple(filter(None, (note, *notes))))
+
+
+def _model(evidence: Evidence, device: str, progress: Callback | None) -> tuple[Model, str]:
+    """The model with its adapter; if nothing computes that adapter here, without it, and a note that says so."""
+    try:
+        return open_model(evidence.checkpoint, device=device, progress=progress, adapter=evidence.adapter), ""
+    except CheckpointError as error:
+        if evidence.adapter is None:
+            raise
+        note = (
+            f"the adapter is not simulated: {error} If an engine ran with it, give the weights with it merged as "
+            "--checkpoint"
+        )
+        return open_model(evidence.checkpoint, device=device, progress=progress), note
 
 
 def _bench(
@@ -280,13 +296,28 @@ def _case(
 
 
 def _refuse_unfit(previous: Path, model: Model) -> None:
-    """Raises CheckpointError unless the weights before the update are those of the same model, in another folder."""
+    """Raises CheckpointError unless the weights, or the adapter, before the update are those of the same model, in
+    another folder.
+    """
+    if kind_of_folder(previous) == "adapter":
+        _refuse_unfit_adapter(previous, model)
+        return
     if previous.resolve() == model.folder.resolve():
         raise CheckpointError(
             f"{Where(previous)}: given as the weights before the update, and as those that both sides were to have. "
             "Give --previous the folder of an earlier step."
         )
     check(Checkpoint(previous).fit_to(model.graph), model.graph)
+
+
+def _refuse_unfit_adapter(previous: Path, model: Model) -> None:
+    if model.adapter is None or previous.resolve() == model.adapter.resolve():
+        of_update = "no other adapter" if model.adapter is None else "the same folder"
+        raise CheckpointError(
+            f"{Where(previous)}: given as the adapter before the update, with {of_update} as the one that both sides "
+            "were to have. Give the one after the update as --adapter, and that of an earlier step as --previous."
+        )
+    open_model(model.folder, device="cpu", adapter=previous, values=False)
 
 
 def _on_device(tokens: TokenSet, model: Model) -> TokenSet:

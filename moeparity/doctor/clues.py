@@ -1,13 +1,11 @@
-"""What files tell by themselves: adapters, journals, fingerprints of weights, and what engines are started with."""
+"""What files tell by themselves: journals, fingerprints of weights, and what engines are started with."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from moeparity import paths
 from moeparity.bisection.init.launched import other_functions
 from moeparity.doctor.case import Case
 from moeparity.doctor.engines import BY_DEFAULT, HERE
@@ -24,7 +22,6 @@ from moeparity.ranks.report import job_report
 
 _NAMED = 4
 _MOST = 0.5
-_ADAPTER = "adapter_config.json"
 _AT_START = "at-start"
 _MOMENT = re.compile(rf"(?:{_AT_START}|call-(\d+))")
 """The folders into which a guard writes what a job held, at first and after each update."""
@@ -34,12 +31,10 @@ def of_files(evidence: Files, progress: Callback | None = None) -> Iterator[Clue
     """What files tell without any simulation, the cheapest first. Of a damaged file the clue is that it is damaged; all
     others are read nevertheless.
     """
-    for folder in evidence.adapters:
-        yield _of_adapter(folder)
     for folder in evidence.journals:
         yield _of_journals(folder)
     for path in _latest(evidence.fingerprints):
-        yield _of_fingerprint(path, evidence.checkpoint, evidence.previous, progress)
+        yield _of_fingerprint(path, evidence.checkpoint, evidence.previous_checkpoint, progress)
 
 
 def of_engines(case: Case) -> Iterator[Clue]:
@@ -86,21 +81,6 @@ def _latest(fingerprints: Sequence[Path]) -> list[Path]:
         if number is None or before is None or int(number[1] or -1) > int(before[1] or -1):
             last[moment] = path
     return list(last.values())
-
-
-def _of_adapter(folder: Path) -> Clue:
-    """The clue that a LoRA adapter is there; the doctor does not simulate it."""
-    try:
-        config = json.loads(paths.contents(folder / _ADAPTER, "config.json"))
-    except (OSError, ValueError, RecursionError):
-        config = None
-    if not isinstance(config, dict):
-        return Clue(says=f"{display_path(folder)}: an adapter whose {_ADAPTER} can't be read; it is left aside")
-    kind, rank, base = (config.get(key, "?") for key in ("peft_type", "r", "base_model_name_or_path"))
-    return Clue(
-        says=f"{display_path(folder)}: a {kind} adapter of rank {rank} for {base}; it is not simulated. If an engine "
-        "ran with it, give the weights with it merged as --checkpoint; if only one engine did, that is a cause"
-    )
 
 
 def _of_journals(folder: Path) -> Clue:

@@ -35,20 +35,27 @@ class Stranger:
 class Files:
     """The given files and folders, by what each was taken for.
 
-    checkpoint: the folder of the weights that both sides were to have. previous: that of the weights before an update.
-    launches: files that start an engine, or in which one wrote what it resolved. schedules: a server's steps. journals:
-    folders of ranks' journals. strangers: what is not used.
+    checkpoint: the folder of the weights that both sides were to have. adapter: that of a LoRA adapter which they were
+    to have beside these. previous: that of the weights, or of the adapter, before an update. launches: files that start
+    an engine, or in which one wrote what it resolved. schedules: a server's steps. journals: folders of
+    ranks' journals. strangers: what is not used.
     """
 
     checkpoint: Path | None
     previous: Path | None
+    adapter: Path | None = None
     launches: tuple[Path, ...] = ()
     schedules: tuple[Path, ...] = ()
     traces: tuple[Path, ...] = ()
     fingerprints: tuple[Path, ...] = ()
     journals: tuple[Path, ...] = ()
-    adapters: tuple[Path, ...] = ()
     strangers: tuple[Stranger, ...] = ()
+
+    @property
+    def previous_checkpoint(self) -> Path | None:
+        """The weights before an update; None if there are none, or an adapter alone."""
+        is_adapter = self.previous is not None and kind_of_folder(self.previous) == "adapter"
+        return None if is_adapter else self.previous
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,12 +97,14 @@ def find(
     checkpoint: Path | None = None,
     previous: Path | None = None,
     trainer_logs: Sequence[Path] = (),
+    adapter: Path | None = None,
 ) -> Evidence:
     """Sort files and folders by their contents.
 
-    Of a folder that is nothing by itself, each file and each folder in it is looked at. A checkpoint in a folder called
-    `previous` is the one before the update. What is of no use is put aside with its reason. Raises NoLogError without a
-    log, CheckpointError if there is no checkpoint, or more than one that could be meant.
+    Of a folder that is nothing by itself, each file and each folder in it is looked at. A checkpoint, or else an
+    adapter, in a folder called `previous` is the one before the update. What is of no use is put aside with its reason.
+    Raises NoLogError without a log, CheckpointError if there is no checkpoint, or more than one that could be meant, or
+    more than one adapter.
     """
     by_kind: dict[Kind, list[Path]] = {}
     strangers: list[Stranger] = []
@@ -106,21 +115,23 @@ def find(
             strangers.append(Stranger(path, str(kind)))
     of_trainer = {path.resolve() for path in trainer_logs}
     logs = [path for path in by_kind.get("log", []) if path.resolve() not in of_trainer]
-    others, before = _checkpoints(by_kind.get("checkpoint", []), checkpoint, previous)
+    others, before = _current_and_previous(by_kind.get("checkpoint", []), checkpoint, previous)
+    adapters, before = _current_and_previous(by_kind.get("adapter", []), adapter, before)
     files = Files(
         checkpoint=others[0] if len(others) == 1 else None,
         previous=before,
+        adapter=adapters[0] if len(adapters) == 1 else None,
         launches=tuple(by_kind.get("launch", [])),
         schedules=tuple(by_kind.get("schedule", [])),
         traces=tuple(by_kind.get("trace", [])),
         fingerprints=tuple(by_kind.get("fingerprint", [])),
         journals=tuple(dict.fromkeys(path.parent for path in by_kind.get("journal", []))),
-        adapters=tuple(by_kind.get("adapter", [])),
         strangers=tuple(strangers),
     )
     if not logs:
         raise NoLogError(_no_log(places, strangers), files)
     current = _only(others)
+    _refuse_several(adapters)
     sound, unsound = _sound(logs, current)
     of_logs = {
         "checkpoint": current,
@@ -261,15 +272,15 @@ def _double(path: Path, sequence: str, owner: Path) -> str:
     )
 
 
-def _checkpoints(
-    folders: Sequence[Path], checkpoint: Path | None, previous: Path | None
+def _current_and_previous(
+    folders: Sequence[Path], current: Path | None, previous: Path | None
 ) -> tuple[list[Path], Path | None]:
-    """The folders that may be the weights that both sides were to have, and those before the update."""
-    others = [folder for folder in folders if folder not in (checkpoint, previous)]
+    """Of folders of one kind those that may be what both sides were to have, and what they had before the update."""
+    others = [folder for folder in folders if folder not in (current, previous)]
     if previous is None:
         previous = next((folder for folder in others if folder.name == _PREVIOUS), None)
         others = [folder for folder in others if folder != previous]
-    return others if checkpoint is None else [checkpoint], previous
+    return others if current is None else [current], previous
 
 
 def _only(others: Sequence[Path]) -> Path:
@@ -285,3 +296,11 @@ def _only(others: Sequence[Path]) -> Path:
         f"doctor: {len(others)} checkpoints: {listed(display_path(folder) for folder in others)}. Name the one that "
         "both sides were to have with --checkpoint, and the one before the update with --previous."
     )
+
+
+def _refuse_several(adapters: Sequence[Path]) -> None:
+    if len(adapters) > 1:
+        raise CheckpointError(
+            f"doctor: {len(adapters)} adapters: {listed(display_path(folder) for folder in adapters)}. Name the one "
+            "that both sides were to have with --adapter, and the one before the update with --previous."
+        )

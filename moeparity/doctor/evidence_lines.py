@@ -32,7 +32,8 @@ def evidence_lines(material: Gathered, engines: Mapping[Party, Engine]) -> Itera
         if evidence.previous is None
         else f"{display_path(evidence.previous)}: those before the update"
     )
-    yield f"{display_path(evidence.checkpoint)}: the weights that both sides were to have; {before}"
+    beside = "" if evidence.adapter is None else f", with the adapter {display_path(evidence.adapter)}"
+    yield f"{display_path(evidence.checkpoint)}{beside}: the weights that both sides were to have; {before}"
     if engines:
         yield "; ".join(f"{party}: {engines[party].name} {engines[party].by}" for party in PARTIES)
 

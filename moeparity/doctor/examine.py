@@ -108,7 +108,7 @@ def _further(screening: Screening, tried: Sequence[Tried]) -> list[Tried]:
     whole = [*_families(case), *scaled(of_experts)]
     with_open_number = {of.name: of for family in whole for of in (family, *family.parts(graph))}
     members = [member for family in whole for member in family.members()]
-    of_weights = [*misplaced(graph), *mistakes(graph, of_experts, previous)]
+    of_weights = [*misplaced(graph), *mistakes(graph, of_experts, case.evidence.previous_checkpoint)]
     names = {each.hypothesis.name for each in tried}
     of_layers = [*scales_of_one_layer(graph), *(() if previous is None else stale_parts(graph, previous))]
     of_weights += [each for each in of_layers if each.name not in names]

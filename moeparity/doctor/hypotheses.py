@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from moeparity.doctor.kinds import kind_of_folder
 from moeparity.doctor.readings import Reading
 from moeparity.errors import MoeparityError
 from moeparity.ops.attribute import Value
@@ -24,8 +25,14 @@ from moeparity.plan.setting import FAULT, Place, Setting
 
 STALE = "weights-of-another-checkpoint"
 STALE_EXPERT = "expert-of-another-checkpoint"
-_STALE = {"weights": STALE, "scales": "scales-of-another-checkpoint"}
+_OF_CHECKPOINT = {"weights": STALE, "scales": "scales-of-another-checkpoint"}
+_OF_ADAPTER = {"adapter": "adapter-of-another-step"}
+_STALE = {**_OF_CHECKPOINT, **_OF_ADAPTER}
 """What may be as it was before the update -> the fault; scales are those of quantised weights, under new codes."""
+ALL_STALE = {*_STALE.values(), STALE_EXPERT}
+"""The faults of what is as it was before the update."""
+_WHOLE = {"adapter": "adapter"}
+"""How all of a part is called; else `all` stands before it."""
 _KINDS = {
     "attention": re.compile(r"\.attention\.(?!norm$)"),
     "routed experts": re.compile(r"\.experts$"),
@@ -105,8 +112,8 @@ AS_CONFIGURED = Hypothesis(name="as configured", says="nothing is wrong beyond w
 
 def coarse(graph: Graph, previous: Path | None) -> Iterator[Hypothesis]:
     """The coarse hypotheses: as configured; each fault that leaves nothing open, wherever it is possible. With a
-    checkpoint before the update also stale weights: of each layer, of each kind of node, of each end of the model, and
-    of the whole model.
+    checkpoint, or an adapter, before the update also stale weights: of each layer, of each kind of node, of each end of
+    the model, and of the whole model.
     """
     yield AS_CONFIGURED
     if previous is not None:
@@ -116,7 +123,8 @@ def coarse(graph: Graph, previous: Path | None) -> Iterator[Hypothesis]:
 
 def parts(of: Hypothesis, graph: Graph, previous: Path | None) -> Iterator[Hypothesis]:
     """Parts of a hypothesis without a number: of several nodes those of one layer, those of one kind, and each alone;
-    of one node of experts with stale weights each expert.
+    of one node of experts with stale weights each expert. previous: the folder of the checkpoint, or of the adapter,
+    before the update.
     """
     if not of.plants or of.reading is not None or of.number is not None:
         return
@@ -180,7 +188,7 @@ def _of_layer(nodes: Sequence[Node], layer: int) -> str:
 
 
 def _stale(graph: Graph, previous: Path) -> Iterator[Hypothesis]:
-    for part in _STALE:
+    for part in stale_parts_of(previous):
         nodes = weighted(graph, part)
         for layer in sorted({node.layer for node in nodes if node.layer is not None}):
             yield _of_nodes(part, f"layer {layer}", [n for n in nodes if n.layer == layer], previous)
@@ -194,31 +202,42 @@ def _stale(graph: Graph, previous: Path) -> Iterator[Hypothesis]:
             yield _of_nodes(part, "", nodes, previous)
 
 
+def stale_parts_of(previous: Path) -> Mapping[str, str]:
+    """What may be as it was before the update, with its fault: an adapter, or else weights and scales."""
+    return _OF_ADAPTER if kind_of_folder(previous) == "adapter" else _OF_CHECKPOINT
+
+
 def stale_parts(graph: Graph, previous: Path) -> Iterator[Hypothesis]:
-    """Hypotheses of stale weights, and of stale scales, of each layer, kind, role and node: the difference of one node
+    """Hypotheses of stale weights, scales or adapters of each layer, kind, role and node: the difference of one node
     need not look like that of its layer.
     """
-    for part in _STALE:
+    for part in stale_parts_of(previous):
         for says, group in groups(weighted(graph, part)):
             yield _of_nodes(part, says, group, previous)
 
 
 def weighted(graph: Graph, part: str = "weights") -> list[Node]:
-    """The nodes whose weights, or whose scales, may be those of another checkpoint."""
+    """The nodes whose weights, scales or adapters may be those before an update."""
     return [node for node in graph.nodes if node.weights and can_have(graph, node, _STALE[part])]
 
 
 def _of_nodes(part: str, where: str, nodes: Iterable[Node], previous: Path) -> Hypothesis:
-    """`part` (weights or scales) is stale at these nodes; `where` they are, in words, "" for all."""
+    """`part` (weights, scales or adapter) is stale at these nodes; `where` they are, in words, "" for all."""
+    noun = f"{part} of {where}" if where else _WHOLE.get(part, f"all {part}")
+    if part in _OF_ADAPTER:
+        says = f"has the {noun} as it was in {previous.name}"
+        change = "send the adapter again; a server may keep the first one that it loaded under a name"
+    else:
+        says = f"has {noun} as they were in {previous.name}"
+        change = f"send these {part} again, and compare them on both sides: `moeparity weights` names each that differs"
+    return Hypothesis(name=f"stale {noun}", says=says, change=change, plants=of_older(part, nodes, previous))
+
+
+def of_older(part: str, nodes: Iterable[Node], previous: Path, phase: Phase | None = None) -> tuple[Plant, ...]:
+    """A part as it was before the update, at some nodes."""
     fault = shipped_faults()[_STALE[part]]
-    values = (("checkpoint", str(previous)),)
-    noun = f"{part} of {where}" if where else f"all {part}"
-    return Hypothesis(
-        name=f"stale {noun}",
-        says=f"has {noun} as they were in {previous.name}",
-        change=f"send these {part} again, and compare them on both sides: `moeparity weights` names each that differs",
-        plants=tuple(Plant(node=node.name, fault=fault, values=values) for node in nodes),
-    )
+    values = tuple((name, str(previous)) for name in fault.free)
+    return tuple(Plant(node=node.name, fault=fault, values=values, phase=phase) for node in nodes)
 
 
 def stale_expert(node: Node, expert: int, previous: Path) -> Hypothesis:

@@ -11,7 +11,15 @@ from typing import Final
 
 from torch import Tensor
 
-from moeparity.doctor.hypotheses import STALE, STALE_EXPERT, Hypothesis, Number, Plant, weighted
+from moeparity.doctor.hypotheses import (
+    ALL_STALE,
+    Hypothesis,
+    Number,
+    Plant,
+    of_older,
+    stale_parts_of,
+    weighted,
+)
 from moeparity.doctor.readings import Cut, Packs, Prompts, Rows, Shift, Split
 from moeparity.metrics.replay import Replay, Trap, displaced, incomplete, leading_dense
 from moeparity.plan.faults.reader import shipped_faults
@@ -51,7 +59,7 @@ def misread(graph: Graph, previous: Path | None, prompts: Prompts) -> Iterator[H
 
 def in_one_phase(of: Hypothesis, prompts: Prompts) -> Iterator[Hypothesis]:
     """The same mistake in the prompt alone and in the response alone, if prompts are long enough to tell."""
-    is_stale = any(plant.fault.name in {STALE, STALE_EXPERT} for plant in of.plants)
+    is_stale = any(plant.fault.name in ALL_STALE for plant in of.plants)
     is_mistake = of.plants and not is_stale and of.reading is None and of.number is None
     for phase, ending in IN_ONE_PHASE.items() if is_mistake and prompts.shortest >= _LONG else ():
         yield replace(
@@ -160,10 +168,11 @@ def _in_two_steps(graph: Graph) -> Iterator[Hypothesis]:
 
 
 def _older(graph: Graph, previous: Path, prompts: Prompts) -> Iterator[Hypothesis]:
-    """Hypotheses that the prompt, or some of the first tokens, was computed with the weights before the update."""
-    fault = shipped_faults()[STALE]
-    values = (("checkpoint", str(previous)),)
-    plants = tuple(Plant(node=n.name, fault=fault, values=values, phase="prefill") for n in weighted(graph))
+    """Hypotheses that the prompt, or some of the first tokens, was computed with the weights, or the adapter, before
+    the update.
+    """
+    part = next(iter(stale_parts_of(previous)))
+    plants = of_older(part, weighted(graph, part), previous, "prefill")
     change = "clear the prefix cache and all keys and values when weights change"
     if prompts.shortest > 1:
         yield Hypothesis(

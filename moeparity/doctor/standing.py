@@ -58,6 +58,7 @@ def standing(case: Case, tried: Sequence[Tried]) -> Standing:
     # A plainer hypothesis that is surely worse does not make the same difference.
     equal = [each for each in alike if each is first or each in rivals]
     plainest = min(equal, key=lambda each: each.hypothesis.plainness)
+    alike += [each for each in rivals if each not in alike and same(plainest, each, legal, case.difference.counted)]
     others = [best[index] for index in ranking.order]
     return Standing(
         order=(plainest, *(each for each in others if each is not plainest)),

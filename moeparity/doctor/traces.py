@@ -47,7 +47,7 @@ def of_traces(evidence: Files, start: str, progress: Callback | None = None) -> 
         if evidence.checkpoint is None:
             yield Clue(says=f"{display_path(folder)}: a trace; give the weights that the program ran as --checkpoint")
         else:
-            yield _of_trace(folder, evidence.checkpoint, evidence.previous, start, progress)
+            yield _of_trace(folder, evidence.checkpoint, evidence.previous_checkpoint, start, progress)
 
 
 def _of_trace(folder: Path, checkpoint: Path, previous: Path | None, start: str, progress: Callback | None) -> Clue:

@@ -107,12 +107,12 @@ def test_of_the_moments_of_a_job_the_last_one_counts(
     assert [clue["says"] for clue in of["clues"] if "call-12" in clue["says"]]
 
 
-def test_an_adapter_is_told_of_and_damaged_evidence_hides_nothing(
-    run_folder: Path, small: Path, tmp_path: Path
+@pytest.mark.parametrize("config", ["{", json.dumps({"peft_type": "LORA", "r": 16, "use_dora": True})])
+def test_an_adapter_that_nothing_computes_is_told_of_and_damaged_evidence_hides_nothing(
+    config: str, run_folder: Path, small: Path, tmp_path: Path
 ) -> None:
-    for name, text in {"lora": json.dumps({"peft_type": "LORA", "r": 16}), "torn": "{"}.items():
-        (run_folder / name).mkdir()
-        (run_folder / name / "adapter_config.json").write_text(text)
+    (run_folder / "lora").mkdir()
+    (run_folder / "lora" / "adapter_config.json").write_text(config)
     (run_folder / "held" / "rank-0").mkdir(parents=True)
     (run_folder / "held" / "rank-0" / "weights.safetensors").write_bytes(b"no safetensors")
     (run_folder / "job").mkdir()
@@ -120,7 +120,6 @@ def test_an_adapter_is_told_of_and_damaged_evidence_hides_nothing(
     of = command(run_folder, "--checkpoint", small, out=tmp_path / "out.json")
     assert of["answer"] == "noise"
     says = [clue["says"] for clue in of["clues"]]
-    assert any("a LORA adapter of rank 16" in sentence for sentence in says)
-    assert any("can't be read" in sentence and "torn" in sentence for sentence in says)
+    assert any("the adapter is not simulated" in sentence and "adapter_config.json" in sentence for sentence in says)
     assert any("fingerprint of weights that can't be used" in sentence for sentence in says)
     assert any("journals that can't be used" in sentence for sentence in says)

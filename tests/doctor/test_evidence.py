@@ -58,7 +58,7 @@ def test_every_kind_is_found_at_any_depth(folder: Path) -> None:
     assert evidence.schedules == (run / "s.schedule.jsonl",)
     assert evidence.traces == (run / "trace",)
     assert evidence.fingerprints == (run / "held",)
-    assert evidence.adapters == (run / "lora",)
+    assert evidence.adapter == run / "lora"
     assert evidence.logs == (folder / "log.jsonl",)
 
 

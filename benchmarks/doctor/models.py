@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -73,7 +74,7 @@ ARCHITECTURES = (
 
 def _written(texts: Tensor, sequences: int, length: int, seed: int) -> Tensor:
     """Texts int64 [sequences, length] that the trained model draws behind the first tokens of other texts."""
-    model = AutoModelForCausalLM.from_pretrained(QUICKSTART, dtype=torch.bfloat16)
+    model: Any = AutoModelForCausalLM.from_pretrained(QUICKSTART, dtype=torch.bfloat16)
     model.eval()
     begun = texts[torch.arange(sequences) % len(texts), :_BEGUN]
     with torch.random.fork_rng(devices=()):

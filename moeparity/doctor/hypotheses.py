@@ -236,7 +236,7 @@ def _of_nodes(part: str, where: str, nodes: Iterable[Node], previous: Path) -> H
 def of_older(part: str, nodes: Iterable[Node], previous: Path, phase: Phase | None = None) -> tuple[Plant, ...]:
     """A part as it was before the update, at some nodes."""
     fault = shipped_faults()[_STALE[part]]
-    values = tuple((name, str(previous)) for name in fault.free)
+    values = tuple((name, str(previous)) for name, free in fault.free.items() if free.type == "checkpoint")
     return tuple(Plant(node=node.name, fault=fault, values=values, phase=phase) for node in nodes)
 
 

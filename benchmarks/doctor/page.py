@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import statistics
@@ -63,10 +64,11 @@ def _lines(cases: Cases, seed: int) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for kind in (*CLASSES, CLEAN):
         yield _row(WORDS[kind], [case for case in cases if case["kind"] == kind])
-    yield "\n| model | faulty runs | right | wrong name | clean runs | noise |"
-    yield "|---|---|---|---|---|---|"
-    for architecture in ARCHITECTURES:
-        yield _of_model(architecture.name, [case for case in cases if case["model"] == architecture.name])
+    yield from _table("model", {each.name: [c for c in cases if c["model"] == each.name] for each in ARCHITECTURES})
+    shapes = sorted({tuple(case["shape"]) for case in cases}, key=math.prod)
+    yield from _table(
+        "sequences x tokens", {f"{n} x {t}": [c for c in cases if c["shape"] == [n, t]] for n, t in shapes}
+    )
     yield "\n## What was not named right\n"
     yield "| run | model | planted | side | tokens | size | answer | explains most |"
     yield "|---|---|---|---|---|---|---|---|"
@@ -76,9 +78,10 @@ def _lines(cases: Cases, seed: int) -> Iterator[str]:
 _READING = f"""\
 In each run two models of transformers score the same tokens, each in batches, with padding, with kernels of attention
 and of the experts and on threads of its own. The first model is two layers of the shipped checkpoint, which is trained;
-those of {", ".join(each.name for each in ARCHITECTURES[1:])} have random weights, two layers each. The doctor is given
-the log of both sides, the checkpoint and the one before the update, whose weights are 5 to 20 % off, and in every
-fourth run the routes of the log. All faults are planted in transformers' programs; none is simulated by moeparity.
+its tokens are texts, and what it drew itself where these are too few or too short. Those of
+{", ".join(each.name for each in ARCHITECTURES[1:])} have random weights, two layers each, and random tokens. The doctor
+is given the log of both sides, the checkpoint and the one before the update, whose weights are 5 to 20 % off, and in
+every fourth run the routes of the log. All faults are planted in transformers' programs; none is simulated by moeparity.
 
 A name is right with its side and, where there is one, its number, with an error of at most {0.05:.0%}. Where no
 hypothesis is the fault, it is right to give no name, be it undecided, not explained or noise. Where nothing is planted,
@@ -126,7 +129,14 @@ def _row(words: str, cases: Cases) -> str:
     return f"| {words} | {len(cases)} | {_of(sum(map(is_right, cases)), len(cases))} | {others[WRONG]} | {rest} |"
 
 
-def _of_model(name: str, cases: Cases) -> str:
+def _table(heading: str, groups: Mapping[str, Cases]) -> Iterator[str]:
+    yield f"\n| {heading} | faulty runs | right | wrong name | clean runs | noise |"
+    yield "|---|---|---|---|---|---|"
+    for name, cases in groups.items():
+        yield _of_group(name, cases)
+
+
+def _of_group(name: str, cases: Cases) -> str:
     clean = [case for case in cases if case["kind"] == CLEAN]
     faulty = [case for case in cases if case["kind"] != CLEAN]
     cells = (

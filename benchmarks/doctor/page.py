@@ -81,7 +81,7 @@ and of the experts and on threads of its own. The first model is two layers of t
 its tokens are texts, and what it drew itself where these are too few or too short. Those of
 {", ".join(each.name for each in ARCHITECTURES[1:])} have random weights, two layers each, and random tokens. The doctor
 is given the log of both sides, the checkpoint and the one before the update, whose weights are 5 to 20 % off, and in
-every fourth run the routes of the log. All faults are planted in transformers' programs; none is simulated by moeparity.
+every fourth run the routes of the log. All faults are planted in transformers' programs, none is simulated here.
 
 A name is right with its side and, where there is one, its number, with an error of at most {0.05:.0%}. Where no
 hypothesis is the fault, it is right to give no name, be it undecided, not explained or noise. Where nothing is planted,

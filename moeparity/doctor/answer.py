@@ -32,6 +32,8 @@ LEAST = 0.5
 """Two differences have one cause if one explains this fraction of the other."""
 LOW_SLOPE, HIGH_SLOPE = 0.4, 1.6
 """The slope of a true cause is 1; the whole interval of a slope has to lie between these."""
+_FEWEST = 4
+"""At least so many sequences are called noise: a mean over fewer has no bound."""
 _SHOWN = 6
 
 
@@ -256,8 +258,8 @@ def _answer(
     # If one token has most of the difference, neither a share nor the mean has a bound; the statistics of noise do.
     # Among hundreds of hypotheses, some surely explain a little of any noise, or a single token; that names none.
     is_legal = of_noise is not None and all(each.is_inside for each in of_noise.statistics)
-    # A single sequence says nothing about others. What lies beyond the drawn bounds is no noise, however small.
-    is_inside = is_legal and math.isfinite(sizes.size.high) and not (does_fit and not stand.rivals)
+    # Few sequences say nothing about others. What lies beyond the drawn bounds is no noise, however small.
+    is_inside = is_legal and sizes.size.sequences >= _FEWEST and not (does_fit and not stand.rivals)
     if is_inside or (is_rival and of_noise is None and _is_small(first, sizes)):
         return "noise"
     if is_rival:

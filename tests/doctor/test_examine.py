@@ -371,6 +371,18 @@ def test_two_faults_at_one_node_are_both_named(
     assert all(each["share"]["low"] > 0 for each in of["two"]["causes"])
 
 
+def test_rounding_in_one_sequence_alone_is_noise(tmp_path: Path, small: Path) -> None:
+    """A mean that one of six sequences carries has no bound; all statistics lie inside those of noise."""
+    ids = tokens(6, 16)
+    right, of_others = scored(small, ids, 6), scored(small, ids, 1, kernel="eager", experts="eager")
+    one = right.clone()
+    one[2] = of_others[2]
+    path = log(tmp_path / "log.jsonl", ids, one, right)
+    of = command(path, small, "--sampler", "hf-eager", out=tmp_path / "out.json")
+    assert one.ne(right).any()
+    assert of["answer"] == "noise"
+
+
 def test_copies_of_one_sequence_name_no_cause(
     tmp_path: Path, current: Path, ids: torch.Tensor, right: torch.Tensor, previous: Path
 ) -> None:

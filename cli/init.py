@@ -18,6 +18,9 @@ def init(
     trainer: Annotated[
         Path | None, typer.Option(help="The trainer's: the reference; it may start the server too.")
     ] = None,
+    adapter: Annotated[
+        Path | None, typer.Option(help="The folder of a LoRA adapter, as peft writes it, that both sides have.")
+    ] = None,
 ) -> None:
     """Write a recipe and prompts for a checkpoint, ready to run. The recipe says in comments what else it can hold.
 
@@ -31,7 +34,9 @@ def init(
     from moeparity.cli.render import console
 
     with outputs({"--out": out}, unprinted=("--out",)) as files, files.progress() as progress:
-        starter = write_starter(checkpoint, out, force=force, server=server, trainer=trainer, progress=progress)
+        starter = write_starter(
+            checkpoint, out, force=force, server=server, trainer=trainer, adapter=adapter, progress=progress
+        )
     sides = starter.sides
     written = (starter.recipe, *sides.profiles, starter.tokens)
     console().print(f"wrote {', '.join(map(str, written[:-1]))} and {written[-1]}")
@@ -43,6 +48,8 @@ def init(
         console().print(f"warning: both sides compute another function: {choice}", markup=False)
     for warning in sides.warnings:
         console().print(f"warning: no profile covers it: {warning}", markup=False)
+    if sides.lacks_adapter:
+        console().print("note: an adapter is started: give its folder with --adapter, and both sides have it")
     if sides.obstacle:
         console().print(f"It does not run: {sides.obstacle}", markup=False)
     for group in starter.left_out:

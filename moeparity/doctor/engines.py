@@ -192,7 +192,7 @@ def _engine(launched: Launched, every: Sequence[Launched], path: Path, graph: Gr
         variant=variant,
         profile=profile,
         by=f"{'as resolved in' if launched.launch.resolved_by else 'by launch file'} {display_path(path)}",
-        warnings=launched.warnings,
+        warnings=launched.warnings(graph),
         file=path,
     )
 

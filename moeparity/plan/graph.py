@@ -171,6 +171,11 @@ class Graph:
         return self.cut_from or self
 
     @property
+    def adapted(self) -> tuple[Node, ...]:
+        """The nodes that a LoRA adapter stands beside."""
+        return tuple(node for node in self.nodes if node.params.get("adapter") is not None)
+
+    @property
     def layers(self) -> int:
         """How many layers there are."""
         return sum(segment.name.startswith("layers[") for segment in self.segments)

@@ -12,6 +12,7 @@ from pathlib import Path
 from moeparity import paths
 from moeparity.bisection.init.requests import Requested, defaults, requested, with_requests
 from moeparity.errors import SpecError, Where
+from moeparity.plan.address import role
 from moeparity.plan.engine_profile import Profile, load_profile
 from moeparity.plan.graph import Graph
 from moeparity.plan.schedule.steps import FORWARD
@@ -58,6 +59,11 @@ ROLES = ("trainer", "server")
 REFERENCE = "reference"
 """The role of the side that stands in if only one side was launched: transformers with eager attention."""
 _SERVERS = ("server", "rollout")
+_MERGED: Mapping[str, Mapping[str, str]] = {
+    "linear": {"adapter": "merged"},
+    "experts": {"adapter": "merged", "adapter_inputs": "fp32", "adapter_product": "fp32"},
+}
+"""By op, what peft's `merge_and_unload` makes of an adapter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +79,17 @@ class Launched:
         """`trainer` or `server`, whichever program starts the server."""
         return self.side.role if self.side.role in ("trainer", REFERENCE) else "server"
 
+    def warnings(self, graph: Graph) -> tuple[str, ...]:
+        """A line for each option that decides this side's numerics and of which no profile says how. That there is an
+        adapter is none of these where the graph has one.
+        """
+        of_side = (warning for warning in self.launch.warnings if warning.role == self.side.role)
+        return tuple(warning_line(warning) for warning in of_side if not (warning.adapts and graph.adapted))
+
     @property
-    def warnings(self) -> tuple[str, ...]:
-        """A line for each option that decides this side's numerics and of which no profile says how."""
-        return tuple(warning_line(w) for w in self.launch.warnings if w.role == self.side.role)
+    def adapts(self) -> bool:
+        """Whether the file starts a LoRA adapter, at this side or at another one."""
+        return any(warning.adapts for warning in self.launch.warnings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +99,8 @@ class LaunchedSides:
     text: their part of the recipe. profiles: files to be written beside it. warnings: options that no profile covers.
     bases: by which file each launched side is known, and whether the engine wrote it or it starts the engine.
     other_models: launch files that name a model that is clearly not the checkpoint. other_functions: choices by which
-    the sides compute another function, and what removes them. obstacle: why the recipe cannot run, "" if it can.
+    the sides compute another function, and what removes them. lacks_adapter: a file starts a LoRA adapter, and none was
+    given. obstacle: why the recipe cannot run, "" if it can.
     temperature: the sampler's, None if not set.
     """
 
@@ -96,6 +110,7 @@ class LaunchedSides:
     bases: tuple[str, ...] = ()
     other_models: tuple[str, ...] = ()
     other_functions: tuple[str, ...] = ()
+    lacks_adapter: bool = False
     obstacle: str = ""
     temperature: float | None = None
 
@@ -184,18 +199,20 @@ def sides_of_recipe(launched_sides: tuple[Launched, Launched], graph: Graph, dty
             profile = f"./{path.name}"
         is_said = name == "candidate" and launched.launch.file == launched_sides[0].launch.file
         words = [*_used_lines(launched, dtype), *(() if is_said else _unused_lines(launched.launch))]
+        words += _of_adapter(launched, graph)
         blocks.append(_block(name, words, launched.side, profile, launched.side.dtype or dtype))
         reason = _obstacle(launched, profiles.get(path), graph, dtype, out)
         obstacles += [f"{name}: {reason}"] if reason else []
     return LaunchedSides(
         text="\n".join(blocks),
         profiles=profiles,
-        warnings=tuple(dict.fromkeys(line for launched in launched_sides for line in launched.warnings)),
+        warnings=tuple(dict.fromkeys(line for launched in launched_sides for line in launched.warnings(graph))),
         bases=tuple(f"{each.role}: {each.launch.basis}" for each in launched_sides if each.side.role != REFERENCE),
         other_models=tuple(
             dict.fromkeys(launched.launch.another_model for launched in launched_sides if launched.launch.another_model)
         ),
         other_functions=() if obstacles else _other_functions(launched_sides, profiles, graph, dtype, out),
+        lacks_adapter=not graph.adapted and any(launched.adapts for launched in launched_sides),
         obstacle="; ".join(obstacles),
         temperature=None if temperature is None else temperature.value,
     )
@@ -286,6 +303,19 @@ def _used_lines(launched: Launched, dtype: str) -> Iterator[str]:
         if name in side.origins:
             yield f"{name}: by {side.origins[name]}"
     yield f"dtype {side.dtype or dtype}: by {side.origins.get('dtype', 'the checkpoint')}"
+
+
+def _of_adapter(launched: Launched, graph: Graph) -> Iterator[str]:
+    """What to write where a side that starts no adapter has it merged, or has none."""
+    if not graph.adapted or launched.adapts or launched.side.role == REFERENCE:
+        return
+    roles = dict.fromkeys((role(node.name), node.op.name) for node in graph.adapted)
+    merged = [f'"{name}:{choice}": {value}' for name, op in roles for choice, value in _MERGED[op].items()]
+    yield (
+        f"{launched.launch.file} starts no adapter, and this side computes it beside the weights. If it was sent "
+        f"weights that hold it, add `set: {{{', '.join(merged)}}}`; if it has none, add "
+        "`faults: [{name: adapter-missing}]`."
+    )
 
 
 def _program(launch: Launch) -> str:

@@ -25,6 +25,7 @@ from moeparity.bisection.init.launched import (
 from moeparity.bisection.init.tokens import Prompts, prompts
 from moeparity.bisection.toggles.data import LeftOut
 from moeparity.errors import CheckpointError, MoeparityError, SpecError, Where, listed
+from moeparity.inputs.weights.adapter import adapted
 from moeparity.inputs.weights.checkpoint import INDEX, PICKLED, SINGLE, Checkpoint
 from moeparity.inputs.weights.fit import check, check_values, file_dtype, quantisation
 from moeparity.inputs.weights.store import fits
@@ -66,15 +67,16 @@ def write_starter(
     force: bool = False,
     server: Path | None = None,
     trainer: Path | None = None,
+    adapter: Path | None = None,
     progress: Callback | None = None,
 ) -> Starter:
     """Write a recipe for a checkpoint folder to `out`, and prompts beside it as `<name of out>.tokens.jsonl`.
 
     With launch files of a `server` or a `trainer`, the sides are what these start; a profile that combines several is
-    written beside the recipe too. Every tensor is read once and reported to `progress`, so that a recipe for broken
-    weights is not written. Raises MoeparityError if a file exists and `force` is False, for a launch file that cannot
-    be read, and for whatever is wrong with the folder's config.json or its weights: missing, misshapen, quantised, not
-    finite.
+    written beside the recipe too. adapter: the folder of a LoRA adapter that both sides have. Every tensor is read once
+    and reported to `progress`, so that a recipe for broken weights is not written. Raises MoeparityError if a file
+    exists and `force` is False, for a launch file that cannot be read, and for whatever is wrong with the folder's
+    config.json or its weights: missing, misshapen, quantised, not finite.
     """
     tokens_file = out.with_name(f"{out.stem}.tokens.jsonl")
     _refuse_present((out, tokens_file), force=force)
@@ -83,7 +85,13 @@ def write_starter(
     launched_sides = None if server is None and trainer is None else _launched(checkpoint, server, trainer, out)
     has_files = any(paths.present(checkpoint / name) for name in (INDEX, SINGLE, *PICKLED))
     weight_files = Checkpoint(checkpoint) if has_files else None
+    if adapter is not None and weight_files is None:
+        raise CheckpointError(
+            f"{Where(checkpoint)}: holds no weights, and an adapter ({adapter}) stands beside weights. Give the folder "
+            "of those that it was trained on."
+        )
     if weight_files is not None:
+        graph = graph if adapter is None else adapted(graph, weight_files, adapter)
         check(weight_files, graph)
         check_values(weight_files, graph, progress)
     note = _note(graph, weight_files)
@@ -101,6 +109,7 @@ def write_starter(
         tokens_file=tokens_file.name,
         prompt_set=prompt_set,
         sides=sides,
+        adapter=adapter and os.path.relpath(adapter.resolve(), out.resolve().parent),
     )
     for path, lines in {tokens_file: prompt_set.lines, **sides.profiles, out: text}.items():
         write_text(path, lines)
@@ -171,13 +180,15 @@ def _recipe(
     tokens_file: str,
     prompt_set: Prompts,
     sides: LaunchedSides,
+    adapter: str | None,
 ) -> str:
+    beside = f"adapter: {_quoted(adapter)}\n" if adapter else ""
     tokenizer = f"tokenizer: {prompt_set.tokenizer}" if prompt_set.tokenizer else "# tokenizer: bytes"
     return f"""\
 # For a checkpoint of {title}.
 {_heading(sides)}{_commented(note)}kind: recipe
 checkpoint: {_quoted(checkpoint)}
-{_weights(synthetic=synthetic)}
+{beside}{_weights(synthetic=synthetic)}
 tokens:
   # {prompt_set.comment}.
   file: {_quoted(tokens_file)}

@@ -10,7 +10,7 @@ from moeparity.documents import yaml
 from moeparity.documents.checked import read, shipped
 from moeparity.errors import SpecError, did_you_mean
 from moeparity.errors import listed as listed_words
-from moeparity.profiles.launch.launch_schema import LaunchFile, UnstatedGroup, UnstatedOption
+from moeparity.profiles.launch.launch_schema import ADAPTER, LaunchFile, UnstatedGroup, UnstatedOption
 from moeparity.profiles.launch.options import Implied, Option
 
 _OFF = frozenset({"", "none", "null", "auto", "default", "false", "0", "off", "disabled", "{}", "[]", "0.0"})
@@ -62,6 +62,8 @@ def _option(
             return Implied(says=f"of {spec.of}", shows=not is_off)
         if is_off:
             return Implied(says="off", shows=False)
+        if spec.changes == ADAPTER:
+            return Implied(says="a LoRA adapter, which a recipe names", warns=reason, adapts=True)
         return Implied(says="no shipped profile states it", warns=reason)
 
     return Option(

@@ -244,7 +244,14 @@ def _model(source: Source, program: Program) -> Model:
 def _warnings(settings: Sequence[Setting], implied: Sequence[Implied]) -> tuple[LaunchWarning, ...]:
     """Options that are set and decide what no profile states."""
     return tuple(
-        LaunchWarning(role=option.role, name=option.name, value=_shown(value), where=str(entry.where), says=i.warns)
+        LaunchWarning(
+            role=option.role,
+            name=option.name,
+            value=_shown(value),
+            where=str(entry.where),
+            says=i.warns,
+            adapts=i.adapts,
+        )
         for (option, entry, value), i in zip(settings, implied, strict=True)
         if entry is not None and i.warns
     )

@@ -80,7 +80,7 @@ class LaunchWarning:
     """Something that decides numerics and that no profile states. Nothing is put in its place.
 
     `name` is the option's name. It is empty if the engine decides by several options; then `value` says what it decides
-    and `where` is the place in its source.
+    and `where` is the place in its source. `adapts`: it is that there is a LoRA adapter, which a recipe may give.
     """
 
     role: str
@@ -88,6 +88,7 @@ class LaunchWarning:
     value: str
     where: str
     says: str
+    adapts: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

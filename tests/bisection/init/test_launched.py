@@ -15,6 +15,7 @@ from moeparity.plan.spec import reader
 from tests.command import ROOT, alone, inside
 
 QUICKSTART = ROOT / "checkpoints/quickstart"
+ADAPTER = ROOT / "checkpoints/quickstart-lora"
 SGLANG = (
     "python -m sglang.launch_server --model-path Qwen/Qwen3-30B-A3B --tp 2 \\\n  --mem-fraction-static 0.8 --foo 1\n"
 )
@@ -216,3 +217,46 @@ def test_three_commands_lead_to_an_answer(folder: Path) -> None:
     report = json.loads((folder / "report.json").read_text("utf-8"))
     assert report["roots"], answer.stdout
     assert answer.stdout.splitlines()[0].split()[0] in ("PASS", "FAIL", "INCONCLUSIVE")
+
+
+LORA = "vllm serve Qwen/Qwen3-30B-A3B --enable-lora --lora-modules sql=/adapters/sql --max-lora-rank 16\n"
+VERL = (
+    "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B "
+    "actor_rollout_ref.model.lora_rank=32 actor_rollout_ref.actor.strategy=fsdp actor_rollout_ref.rollout.name=vllm\n"
+)
+
+
+@pytest.mark.parametrize("server", [LORA, "vllm serve Qwen/Qwen3-30B-A3B\n"])
+def test_an_adapter_that_launch_files_start_is_in_the_recipe(tmp_path: Path, server: str) -> None:
+    """It is no gap of a profile then; a server that starts none is told how to have it merged, in lines that bind."""
+    (tmp_path / "server.sh").write_text(server, "utf-8")
+    (tmp_path / "train.sh").write_text(VERL, "utf-8")
+    files = {"server": tmp_path / "server.sh", "trainer": tmp_path / "train.sh"}
+    starter = write_starter(QUICKSTART, tmp_path / "r.yaml", adapter=ADAPTER, **files)
+    text = starter.recipe.read_text("utf-8")
+    assert [line for line in starter.sides.warnings if "adapter" in line] == []
+    assert not starter.sides.lacks_adapter
+    plan = prepare(starter.recipe, device="cpu")
+    assert plan.model.adapter is not None
+    assert ("starts no adapter" in text) == (server != LORA)
+    if server != LORA:
+        words = " ".join(line.strip().removeprefix("#").strip() for line in text.splitlines())
+        merged = words.partition("add `")[2].partition("`")[0]
+        beside = text.replace("  profile: vllm\n", f"  profile: vllm\n  {merged}\n", 1)
+        starter.recipe.write_text(beside, "utf-8")
+        settings = prepare(starter.recipe, device="cpu").candidate.plan.settings
+        values = {str(setting.value) for (_, attribute), setting in settings.items() if attribute == "adapter"}
+        assert values == {"merged"}
+
+
+def test_an_adapter_that_was_not_given_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "server.sh").write_text(LORA, "utf-8")
+    done = inside("init", QUICKSTART, "--server", tmp_path / "server.sh", "--out", tmp_path / "r.yaml")
+    assert "give its folder with --adapter" in done.stdout
+    assert "enable_lora" in done.stdout
+
+
+def test_an_adapter_beside_no_weights_is_an_error(tmp_path: Path) -> None:
+    shutil.copy(QUICKSTART / "config.json", tmp_path / "config.json")
+    done = inside("init", tmp_path, "--adapter", ADAPTER, "--out", tmp_path / "r.yaml")
+    assert (done.returncode, "holds no weights" in done.stderr) == (2, True)

@@ -281,6 +281,17 @@ _KIMI_LINEAR: dict[str, Any] = {
     "linear_head_dim": 16,
     "pad_token_id": None,
 }
+_BAILING: dict[str, Any] = {
+    **{
+        key: value
+        for key, value in _KIMI_LINEAR.items()
+        if key not in {"q_lora_rank", "linear_head_dim", "linear_num_heads"}
+    },
+    "model_type": "bailing_hybrid",
+    "head_dim": 16,
+    "num_mtp_layers": 0,
+    "eos_token_id": None,
+}
 _FLINT: dict[str, Any] = {
     **_QWEN3_MOE,
     "model_type": "flint",
@@ -781,6 +792,24 @@ SMALL: dict[str, dict[str, Any]] = {
         "mlp_layer_types": ["sparse", "sparse", "sparse"],
         "tie_word_embeddings": True,
     },
+    # Kimi Delta Attention with a bounded decay, latent attention with a gate for each head; a dense layer in front.
+    "bailing_hybrid": _BAILING,
+    # Three heads of odd widths, no bound, biases, one expert per token, no groups.
+    "bailing_hybrid_odd": {
+        **_BAILING,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 3,
+        "head_dim": 19,
+        "short_conv_kernel_size": 3,
+        "kda_safe_gate": False,
+        "attention_bias": True,
+        "num_experts_per_tok": 1,
+        "n_group": 1,
+        "topk_group": 1,
+        "norm_topk_prob": False,
+        "layer_types": ["full_attention", "linear_attention", "linear_attention"],
+        "mlp_layer_types": ["sparse", "sparse", "sparse"],
+    },
     # A norm behind the experts; expert groups, a dense layer in front.
     "axk1": {**_DEEPSEEK_V3, "model_type": "axk1"},
     # Sinks, a layer with window and rope, a dense one in front.
@@ -1115,6 +1144,8 @@ _OF_TWO_KINDS = {
     "jamba_odd",
     "kimi_linear",
     "kimi_linear_odd",
+    "bailing_hybrid",
+    "bailing_hybrid_odd",
     "exaone_moe",
     "exaone_moe_mha",
     "afmoe",

@@ -49,7 +49,8 @@ GATED_DELTA = Op(
     says="The gated delta rule. Of each head of the values, S [Dk, Dv] = exp(g) S + k (beta (v - k exp(g) S)) token "
     "after token, and o = q S: q, k [B, T, Hk * Dk], v [B, T, Hv * Dv], and what makes the decay g and the step beta "
     "of each head, a, b [B, T, Hv] -> o [B, T, Hv * Dv]. g = -exp(a_log) softplus(a + dt_bias), beta = sigmoid(b). "
-    "With `channels` each row of S has a decay of its own, a [B, T, Hv * Dk] (Kimi Delta Attention).",
+    "With `channels` each row of S has a decay of its own, a [B, T, Hv * Dk] (Kimi Delta Attention). With a `bound` the "
+    "decay lies above it: g = bound sigmoid(exp(a_log) (a + dt_bias)) (Ling 3.0).",
     inputs=("q", "k", "v", "a", "b"),
     weights=(
         WeightPort(name="a_log", says="as many numbers as there are heads, Hv"),
@@ -64,6 +65,13 @@ GATED_DELTA = Op(
             says="queries and keys are divided by their lengths, with this under the root; null: they are not",
             required=False,
             default=1e-6,
+        ),
+        Parameter(
+            name="bound",
+            type=(float, type(None)),
+            required=False,
+            default=None,
+            says="the number above which g lies, below 0; null: g is made by a softplus, which has no bound",
         ),
         Parameter(
             name="channels",
@@ -121,5 +129,6 @@ GATED_DELTA = Op(
     kernel="gated_delta:gated_delta",
     source="transformers 5.23.0, models/qwen3_next/modeling_qwen3_next.py torch_chunk_gated_delta_rule, "
     "torch_recurrent_gated_delta_rule and Qwen3NextGatedDeltaNet.forward; models/kimi_linear/modeling_kimi_linear.py "
-    "chunk_kimi_delta_attention, recurrent_kimi_delta_attention and KimiLinearForgetGate.forward",
+    "chunk_kimi_delta_attention, recurrent_kimi_delta_attention and KimiLinearForgetGate.forward; "
+    "models/bailing_hybrid/modeling_bailing_hybrid.py BailingHybridForgetGate.forward",
 )

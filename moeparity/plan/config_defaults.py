@@ -17,6 +17,7 @@ THETA = {
     "ernie4_5_moe": 500_000.0,
     "hy_v3": 11_158_840.0,
     "solar_open": 1_000_000.0,
+    "bailing_hybrid": 6_000_000.0,
     "qwen3_vl_moe": 500_000.0,
 }
 """model_type -> the rope_theta of a config.json that has none, where it is not 10000."""

@@ -13,6 +13,7 @@ FIRST_DENSE = {
     "deepseek_v2": 0,
     "exaone_moe": 1,
     "kimi_linear": 1,
+    "bailing_hybrid": 2,
     "axk1": 1,
     "axk2": 1,
     "mistral4": 0,
@@ -121,6 +122,15 @@ def kimi_linear_and_full(config: Config, index: int) -> str:
     return f"{'full' if is_full else 'linear'}_{mlp_layer_types_or_first_k(config, index)}"
 
 
+def ling_linear_and_full(config: Config, index: int) -> str:
+    """Ling 3.0: `full_..` by `layer_types`, or the last of every `layer_group_size` layers, else `linear_..`, and then
+    `.._sparse` or `.._dense` by `mlp_layer_types`, or as `first_k_dense_replace` has it.
+    """
+    word = layer_type(config, index, ("full_attention", "linear_attention"))
+    is_full = (index + 1) % config.get("layer_group_size", 6) == 0 if word is None else word == "full_attention"
+    return f"{'full' if is_full else 'linear'}_{mlp_layer_types_or_first_k(config, index)}"
+
+
 def granite_hybrid(config: Config, index: int) -> str:
     """Granite 4 (H): `full_..` or `linear_..` by `layer_types`, whose words may be older ones, else `linear_..`, and
     then `.._sparse`, or `.._dense` where there are no experts.
@@ -190,6 +200,7 @@ LAYER_RULES: dict[str, Callable[[Config, int], str]] = {
         linear_and_full_attention_all_sparse,
         every_second_linear,
         kimi_linear_and_full,
+        ling_linear_and_full,
         granite_hybrid,
         nemotron_blocks,
         jamba_periods,

@@ -30,6 +30,8 @@ MLA = {
     "deepseek_v2_yarn",
     "kimi_linear",
     "kimi_linear_odd",
+    "bailing_hybrid",
+    "bailing_hybrid_odd",
     "axk1",
     "deepseek_v32",
     "deepseek_v32_yarn",
@@ -50,7 +52,7 @@ position_ids: packed sequences see those before them."""
 
 STATEFUL = {
     *("qwen3_next", "qwen3_next_mha", "qwen3_5_moe", "qwen3_5_moe_mha"),
-    *("kimi_linear", "kimi_linear_odd", "minimax", "minimax_mha"),
+    *("kimi_linear", "kimi_linear_odd", "minimax", "minimax_mha", "bailing_hybrid", "bailing_hybrid_odd"),
     *("granitemoehybrid", "granitemoehybrid_odd", "nemotron_h", "nemotron_h_latent"),
     *("jamba", "jamba_odd", "lfm2_moe", "lfm2_moe_odd"),
 }

@@ -142,6 +142,18 @@ def test_kinds_of_layers_of_a_kimi_linear(tmp_path: Path) -> None:
         rule(config(tmp_path, model_type="kimi_linear", linear_attn_config={**hub, "kda_layers": [1, 1, 3]}), 4)
 
 
+def test_kinds_of_layers_of_a_ling(tmp_path: Path) -> None:
+    """By group where `layer_types` says nothing, as the hub's config.json does not; the first two are dense."""
+    rule = LAYER_RULES["ling_linear_and_full"]
+    of = config(tmp_path, model_type="bailing_hybrid", layer_group_size=3)
+    kinds = [rule(of, index) for index in range(6)]
+    assert kinds == ["linear_dense", "linear_dense", "full_sparse", "linear_sparse", "linear_sparse", "full_sparse"]
+    silent = config(tmp_path, model_type="bailing_hybrid")
+    assert [rule(silent, index) for index in (4, 5, 6, 11)] == ["linear_sparse", "full_sparse"] * 2
+    listed = config(tmp_path, model_type="bailing_hybrid", layer_types=["full_attention"], mlp_layer_types=["sparse"])
+    assert rule(listed, 0) == "full_sparse"
+
+
 @pytest.mark.parametrize("method", ["greedy", "group_limited_greedy", None])
 def test_groups_of_experts_where_the_method_says_so(tmp_path: Path, method: str | None) -> None:
     """`{is: [$topk_method, group_limited_greedy]}` in the graph of DeepSeek-V2."""

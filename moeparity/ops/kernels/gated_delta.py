@@ -53,8 +53,12 @@ def gated_delta(
     wide_a, log_rate = rounding.wide(a), rounding.wide(w["a_log"]).flatten()
     if at["decay"] == torch.float64:
         wide_a, log_rate = wide_a.double(), log_rate.double()
-    steps = softplus(wide_a + w["dt_bias"], at["softplus"]).view(*a.shape[:2], p["value_heads"], -1)
-    decay = rounding.rounded(-log_rate.exp().unsqueeze(-1) * steps, at["decay"])
+    steps, rate = (wide_a + w["dt_bias"]).view(*a.shape[:2], p["value_heads"], -1), log_rate.exp().unsqueeze(-1)
+    if p["bound"] is None:
+        decay = -rate * softplus(steps, at["softplus"])
+    else:
+        decay = p["bound"] * sigmoid(rate * steps, at.get("logistic", NATIVE))
+    decay = rounding.rounded(decay, at["decay"])
     read = _read(q, k, v, beta, decay, p, at, state)
     output, states = (_in_chunks if at["form"] == CHUNKS else _by_token)(read, at, ends)
     return rounding.rounded(output.transpose(1, 2).contiguous(), at["output"]).flatten(2), *states

@@ -20,6 +20,7 @@ transformers.logging.disable_progress_bar()
 NO_AUTO_CLASS: dict[str, Any] = {
     "mistral4": transformers.Mistral4ForCausalLM,
     "qwen3_vl_moe": transformers.Qwen3VLMoeForConditionalGeneration,
+    "glm4v_moe": transformers.Glm4vMoeForConditionalGeneration,
 }
 """model_type -> the model that transformers has, and does not list for AutoModelForCausalLM."""
 FILE = "model.safetensors"

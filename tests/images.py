@@ -38,6 +38,7 @@ _TOWER = {key: x for key, x in SMALL["qwen3_vl_moe"]["vision_config"].items() if
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25, "mrope_section": [2, 1, 1]}
 FIELDS: dict[str, dict[str, Any]] = {
     "qwen3_vl_moe": SMALL["qwen3_vl_moe"],
+    "glm4v_moe": SMALL["glm4v_moe"],
     # Without deepstack.
     "qwen3_5_moe": {
         "model_type": "qwen3_5_moe",
@@ -47,6 +48,7 @@ FIELDS: dict[str, dict[str, Any]] = {
 }
 CLASSES: dict[str, Any] = {
     "qwen3_vl_moe": transformers.Qwen3VLMoeForConditionalGeneration,
+    "glm4v_moe": transformers.Glm4vMoeForConditionalGeneration,
     "qwen3_5_moe": transformers.Qwen3_5MoeForConditionalGeneration,
 }
 

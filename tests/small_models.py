@@ -175,6 +175,32 @@ _QWEN3_VL_MOE: dict[str, Any] = {
         "deepstack_visual_indexes": [0, 1],
     },
 }
+_GLM4V: dict[str, Any] = {
+    "model_type": "glm4v_moe",
+    "image_token_id": 512,
+    "video_token_id": 513,
+    "text_config": {
+        **{key: value for key, value in _GLM4_MOE.items() if key not in {"use_qk_norm", "partial_rotary_factor"}},
+        "model_type": "glm4v_moe_text",
+        "pad_token_id": None,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 10000.0,
+            "partial_rotary_factor": 0.5,
+            "mrope_section": [3, 3, 2],
+        },
+    },
+    "vision_config": {
+        "model_type": "glm4v_moe_vision",
+        "depth": 2,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_heads": 2,
+        "patch_size": 4,
+        "image_size": 32,
+        "out_hidden_size": 64,
+    },
+}
 _FLEX_OLMO: dict[str, Any] = {**_MIXTRAL, "model_type": "flex_olmo", "num_experts": 7, "pad_token_id": None}
 _ERNIE: dict[str, Any] = {
     "model_type": "ernie4_5_moe",
@@ -1095,6 +1121,8 @@ SMALL: dict[str, dict[str, Any]] = {
     },
     # Behind a vision tower, of which two layers give something to the first two here; the second is dense.
     "qwen3_vl_moe": _QWEN3_VL_MOE,
+    # Text alone of a model with a vision tower; sections of rotated pairs in runs.
+    "glm4v_moe": _GLM4V,
     # Low-rank queries, expert groups, two shared experts, first layer dense.
     "deepseek_v3": _DEEPSEEK_V3,
     # Full-rank queries, one expert group, biases, yarn with both mscales.
@@ -1111,6 +1139,7 @@ SMALL: dict[str, dict[str, Any]] = {
 
 _OF_TWO_KINDS = {
     "qwen3_vl_moe",
+    "glm4v_moe",
     "laguna",
     "laguna_odd",
     "longcat_flash",

@@ -105,6 +105,13 @@ ROTARY = Op(
             says="mrope_section: how many pairs turn by the position in time, height and width. Pairs 1, 4, 7, .. turn "
             "by height and 2, 5, 8, .. by width while these have any left, all others by time",
         ),
+        Parameter(
+            name="in_runs",
+            type=bool,
+            required=False,
+            default=False,
+            says="sections are runs of pairs: the first turn by time, those behind by height, then by width (GLM-4.5V)",
+        ),
     ),
     attributes=(
         site(
@@ -128,7 +135,7 @@ ROTARY = Op(
     memory=Memory(widths=_table_widths),
     kernel="rope:rotary",
     source="transformers 5.17.0 and 5.23.0, *RotaryEmbedding.forward, modeling_rope_utils._compute_*_parameters; "
-    "5.23.0, Qwen3VLMoeTextRotaryEmbedding.recomposition_frequencies",
+    "5.23.0, recomposition_frequencies of Qwen3VLMoeTextRotaryEmbedding and Glm4vMoeTextRotaryEmbedding",
 )
 
 ROPE = Op(

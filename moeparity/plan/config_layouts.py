@@ -10,11 +10,15 @@ from typing import Any
 _BLOCKS = {"M": "linear_attention", "E": "moe", "*": "full_attention", "-": "mlp"}
 """Letter of a Nemotron-H's `hybrid_override_pattern` -> the block of a layer."""
 
-TEXT_OF = {"qwen3_5_moe": "qwen3_5_moe_text", "qwen3_vl_moe": "qwen3_vl_moe"}
+TEXT_OF = {"qwen3_5_moe": "qwen3_5_moe_text", "qwen3_vl_moe": "qwen3_vl_moe", "glm4v_moe": "glm4v_moe"}
 """model_type of a model with a vision tower -> that of the graph of what comes behind it, whose fields are in
 `text_config`.
 """
-_TOKENS = {"qwen3_5_moe": (248056, 248057), "qwen3_vl_moe": (151655, 151656)}
+_TOKENS = {
+    "qwen3_5_moe": (248056, 248057),
+    "qwen3_vl_moe": (151655, 151656),
+    "glm4v_moe": (151363, 151364),
+}
 """model_type -> the tokens of images and of videos of a config.json that names none."""
 _DEEPSTACK = {"qwen3_vl_moe": [8, 16, 24]}
 """model_type -> the deepstack_visual_indexes of a vision_config that has none, where there may be some."""

@@ -9,6 +9,7 @@ from moeparity.plan.config import Config
 
 FIRST_DENSE = {
     "glm4_moe": 1,
+    "glm4v_moe": 1,
     "dots1": 0,
     "deepseek_v2": 0,
     "exaone_moe": 1,

@@ -46,9 +46,10 @@ MLA = {
 }
 INDEXED = {"deepseek_v32", "deepseek_v32_yarn", "glm_moe_dsa", "glm_moe_dsa_plain", "axk2", "axk2_plain"}
 """Whose indexer ranks the places of a static cache too."""
-NOT_ISOLATED = {"gpt_oss", "gpt_oss_mha", "afmoe", "afmoe_mha"}
+NOT_ISOLATED = {"gpt_oss", "gpt_oss_mha", "afmoe", "afmoe_mha", "glm4v_moe"}
 """transformers 5.17.0 and 5.23.0, GptOssModel.forward, and 5.23.0, AfmoeModel.forward, build their masks without
-position_ids: packed sequences see those before them."""
+position_ids: packed sequences see those before them. So does 5.23.0, Glm4vMoeTextModel.forward, of position_ids [B, T];
+it takes those of text out of position_ids [4, B, T] alone."""
 
 STATEFUL = {
     *("qwen3_next", "qwen3_next_mha", "qwen3_5_moe", "qwen3_5_moe_mha"),

@@ -24,17 +24,20 @@ def rotary(
     inverse, scaling = inverse_frequencies(p["dim"], p["rope"], p["max_positions"], step, positions.max() + 1)
     angles = positions[..., None].to(step) * inverse.to(positions.device)
     tables = [table * scaling for table in _sines(angles, at.get("sines", "torch"))]
-    cos, sin = tables if sections is None else [_by_section(table, sections) for table in tables]
+    cos, sin = tables if sections is None else [_by_section(table, sections, in_runs=p["in_runs"]) for table in tables]
     return rounded(cos, at["output"]), rounded(sin, at["output"])
 
 
-def _by_section(tables: torch.Tensor, sections: Sequence[int]) -> torch.Tensor:
+def _by_section(tables: torch.Tensor, sections: Sequence[int], *, in_runs: bool) -> torch.Tensor:
     """Tables of three axes [3, B, T, dim] -> one, [B, T, dim], with each pair that of the axis that turns it."""
     table = tables[0].clone()
     pairs = table.shape[-1] // 2
     for axis in (1, 2):
+        first, end, step = axis, min(3 * sections[axis], pairs), 3
+        if in_runs:
+            first, end, step = sum(sections[:axis]), min(sum(sections[: axis + 1]), pairs), 1
         for half in (0, pairs):
-            of_axis = slice(half + axis, half + min(3 * sections[axis], pairs), 3)
+            of_axis = slice(half + first, half + end, step)
             table[..., of_axis] = tables[axis, ..., of_axis]
     return table
 

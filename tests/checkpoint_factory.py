@@ -21,6 +21,7 @@ NO_AUTO_CLASS: dict[str, Any] = {
     "mistral4": transformers.Mistral4ForCausalLM,
     "qwen3_vl_moe": transformers.Qwen3VLMoeForConditionalGeneration,
     "glm4v_moe": transformers.Glm4vMoeForConditionalGeneration,
+    "kimi_k25": transformers.Kimi_K25ForConditionalGeneration,
 }
 """model_type -> the model that transformers has, and does not list for AutoModelForCausalLM."""
 FILE = "model.safetensors"

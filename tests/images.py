@@ -39,6 +39,8 @@ _ROPE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor":
 FIELDS: dict[str, dict[str, Any]] = {
     "qwen3_vl_moe": SMALL["qwen3_vl_moe"],
     "glm4v_moe": SMALL["glm4v_moe"],
+    # Positions of one axis.
+    "kimi_k25": SMALL["kimi_k25"],
     # Without deepstack.
     "qwen3_5_moe": {
         "model_type": "qwen3_5_moe",
@@ -49,6 +51,7 @@ FIELDS: dict[str, dict[str, Any]] = {
 CLASSES: dict[str, Any] = {
     "qwen3_vl_moe": transformers.Qwen3VLMoeForConditionalGeneration,
     "glm4v_moe": transformers.Glm4vMoeForConditionalGeneration,
+    "kimi_k25": transformers.Kimi_K25ForConditionalGeneration,
     "qwen3_5_moe": transformers.Qwen3_5MoeForConditionalGeneration,
 }
 
@@ -75,20 +78,27 @@ class Sample:
     pixels: Tensor
     grids: Tensor
 
-    @property
-    def arguments(self) -> dict[str, Tensor]:
-        """What transformers' forward is given beside ids and mask."""
+    def arguments(self, live: Any) -> dict[str, Tensor]:
+        """What transformers' forward of a model is given beside ids and mask."""
         if not len(self.grids):
             return {}
-        types = (self.ids == IMAGE).int()
-        return {"pixel_values": self.pixels, "image_grid_thw": self.grids, "mm_token_type_ids": types}
+        of_images = {"pixel_values": self._pixels(live), "image_grid_thw": self.grids}
+        if live.config.model_type == "kimi_k25":
+            return of_images
+        return {**of_images, "mm_token_type_ids": (self.ids == IMAGE).int()}
+
+    def _pixels(self, live: Any) -> Tensor:
+        """The pixels as a model's tower takes them: Kimi K2.5's those of one moment, as pictures."""
+        if live.config.model_type != "kimi_k25":
+            return self.pixels
+        return self.pixels.view(-1, 3, 2, 4, 4)[:, :, 0].to(live.dtype)
 
     def images(self, live: Any) -> dict[str, Tensor]:
         """What the vision tower of a live model gives, as a token file has it; {} without images."""
         if not len(self.grids):
             return {}
         with torch.no_grad():
-            of_tower = live.model.get_image_features(self.pixels, self.grids, return_dict=True)
+            of_tower = live.model.get_image_features(self._pixels(live), self.grids, return_dict=True)
         images = {"image_grid_thw": self.grids, "image_embeds": torch.cat(of_tower.pooler_output)}
         layers = getattr(of_tower, "deepstack_features", None)
         deepstack = {"deepstack_embeds": torch.stack([torch.cat(layer) for layer in layers])} if layers else {}

@@ -201,6 +201,24 @@ _GLM4V: dict[str, Any] = {
         "out_hidden_size": 64,
     },
 }
+_KIMI_K25: dict[str, Any] = {
+    "model_type": "kimi_k25",
+    "image_token_id": 512,
+    "video_token_id": 513,
+    "tie_word_embeddings": False,
+    "projection_hidden_size": 32,
+    "text_config": _DEEPSEEK_V3,
+    "vision_config": {
+        "model_type": "kimi_k25_vision",
+        "num_hidden_layers": 2,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_attention_heads": 2,
+        "patch_size": 4,
+        "pos_emb_height": 8,
+        "pos_emb_width": 8,
+    },
+}
 _FLEX_OLMO: dict[str, Any] = {**_MIXTRAL, "model_type": "flex_olmo", "num_experts": 7, "pad_token_id": None}
 _ERNIE: dict[str, Any] = {
     "model_type": "ernie4_5_moe",
@@ -1123,6 +1141,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "qwen3_vl_moe": _QWEN3_VL_MOE,
     # Text alone of a model with a vision tower; sections of rotated pairs in runs.
     "glm4v_moe": _GLM4V,
+    # Text alone of one whose text model is a DeepSeek-V3.
+    "kimi_k25": _KIMI_K25,
     # Low-rank queries, expert groups, two shared experts, first layer dense.
     "deepseek_v3": _DEEPSEEK_V3,
     # Full-rank queries, one expert group, biases, yarn with both mscales.
@@ -1140,6 +1160,7 @@ SMALL: dict[str, dict[str, Any]] = {
 _OF_TWO_KINDS = {
     "qwen3_vl_moe",
     "glm4v_moe",
+    "kimi_k25",
     "laguna",
     "laguna_odd",
     "longcat_flash",

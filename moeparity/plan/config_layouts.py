@@ -10,7 +10,12 @@ from typing import Any
 _BLOCKS = {"M": "linear_attention", "E": "moe", "*": "full_attention", "-": "mlp"}
 """Letter of a Nemotron-H's `hybrid_override_pattern` -> the block of a layer."""
 
-TEXT_OF = {"qwen3_5_moe": "qwen3_5_moe_text", "qwen3_vl_moe": "qwen3_vl_moe", "glm4v_moe": "glm4v_moe"}
+TEXT_OF = {
+    "qwen3_5_moe": "qwen3_5_moe_text",
+    "qwen3_vl_moe": "qwen3_vl_moe",
+    "glm4v_moe": "glm4v_moe",
+    "kimi_k25": "kimi_k25",
+}
 """model_type of a model with a vision tower -> that of the graph of what comes behind it, whose fields are in
 `text_config`.
 """
@@ -18,8 +23,11 @@ _TOKENS = {
     "qwen3_5_moe": (248056, 248057),
     "qwen3_vl_moe": (151655, 151656),
     "glm4v_moe": (151363, 151364),
+    "kimi_k25": (163605, 163840),
 }
 """model_type -> the tokens of images and of videos of a config.json that names none."""
+_TIED = ("kimi_k25",)
+"""model_type of models that tie their embeddings where config.json is silent."""
 _DEEPSTACK = {"qwen3_vl_moe": [8, 16, 24]}
 """model_type -> the deepstack_visual_indexes of a vision_config that has none, where there may be some."""
 
@@ -37,13 +45,19 @@ def of_text(fields: dict[str, Any]) -> dict[str, Any]:
     indexes = tower.get("deepstack_visual_indexes", _DEEPSTACK[kind]) if kind in _DEEPSTACK else []
     inner = {
         "model_type": TEXT_OF[kind],
-        "spatial_merge_size": tower.get("spatial_merge_size", 2),
+        "spatial_merge_size": tower.get("spatial_merge_size", _square(tower.get("merge_kernel_size"))),
         "deepstack_visual_indexes": indexes,
         "deepstack_layers": len(indexes) if isinstance(indexes, list) else 0,
     }
     # transformers has no class of this text model alone, so that what ties the embeddings is said outside.
-    tied = {"tie_word_embeddings": fields.get("tie_word_embeddings", False)} if TEXT_OF[kind] == kind else {}
+    tied = {"tie_word_embeddings": fields.get("tie_word_embeddings", kind in _TIED)} if TEXT_OF[kind] == kind else {}
     return {"image_token_id": image, "video_token_id": video, **outer, **text, **inner, **tied}
+
+
+def _square(sides: Any) -> Any:
+    """How many patches of either side are one token (Kimi K2.5's tower says it of each); 2 where nothing is said."""
+    is_square = isinstance(sides, list) and sides[:1] * 2 == sides
+    return sides[0] if is_square else 2 if sides is None else sides
 
 
 def of_linear_attention(fields: dict[str, Any]) -> dict[str, Any]:

@@ -136,6 +136,32 @@ def test_a_deepseek_v32_of_the_hub(deepseek_v32_yarn: Path, tmp_path: Path, prof
     assert same_bits(reference(deepseek_v32_yarn, profile, torch.bfloat16, ids)[0], truth[0])
 
 
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_kimi_k25_of_the_hub(kimi_k25: Path, tmp_path: Path, profile: str) -> None:
+    """Its layers are called `layers` there; transformers 5.23.0 saves those of text as `blocks`, as it does the tower's."""
+    fields, tensors = json.loads((kimi_k25 / "config.json").read_text("utf-8")), load_file(kimi_k25 / FILE)
+    saved, hub = "language_model.model.blocks.", "language_model.model.layers."
+    assert any(name.startswith(saved) for name in tensors)
+    renamed = {name.replace(saved, hub): tensor for name, tensor in tensors.items()}
+    folder, ids = written(tmp_path / "hub", fields, renamed), tokens(512, (2, 33))
+    truth = reference(folder, profile, torch.bfloat16, ids)
+    assert_is(opened(folder), forward(folder, ids, profile=profile, dtype="bf16"), truth)
+    assert same_bits(reference(kimi_k25, profile, torch.bfloat16, ids)[0], truth[0])
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_ling_of_the_hub(bailing_hybrid: Path, tmp_path: Path, profile: str) -> None:
+    """In the fields of its config.json there alone."""
+    fields = json.loads((bailing_hybrid / "config.json").read_text("utf-8"))
+    width = fields["linear_head_dim"]
+    made = {"linear_conv_kernel_dim", "linear_head_dim", "linear_num_heads", "qk_head_dim", "rope_parameters"}
+    older = {key: value for key, value in fields.items() if key not in made} | {"head_dim": width, "rope_theta": 1e4}
+    folder, ids = written(tmp_path / "hub", older, load_file(bailing_hybrid / FILE)), tokens(512, (2, 33))
+    truth = reference(folder, profile, torch.bfloat16, ids)
+    assert_is(opened(folder), forward(folder, ids, profile=profile, dtype="bf16"), truth)
+    assert not same_bits(reference(bailing_hybrid, profile, torch.bfloat16, ids)[0], truth[0])
+
+
 @pytest.mark.parametrize("name", ["mellum", "kolibri1", "cohere2_moe", "mimo_v2_flash", "glm_moe_dsa", "laguna"])
 def test_experts_of_further_models_in_stacks(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
     saved: Path = request.getfixturevalue(name)

@@ -48,7 +48,7 @@ def truth(live: Any, of: Sample) -> Truth:
     live.model.rope_deltas = None
     mask = of.mask if bool((of.mask == 0).any()) else None
     with routed(live) as routes, torch.no_grad():
-        logits = live(of.ids, attention_mask=mask, use_cache=False, **of.arguments).logits
+        logits = live(of.ids, attention_mask=mask, use_cache=False, **of.arguments(live)).logits
     return logits, routes
 
 
@@ -95,7 +95,7 @@ def test_generate_with_padding_in_front(
             output_logits=True,
             pad_token_id=0,
             suppress_tokens=[500, 501],
-            **of.arguments,
+            **of.arguments(live),
         )
     sequences, prompt = of.ids.shape
     edges = range(prompt, prompt + new)

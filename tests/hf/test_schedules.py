@@ -24,6 +24,7 @@ MODELS = sorted(SMALL.keys() - {"qwen3_moe_odd", "qwen3_moe_even"})
 """All but those whose expert width torch's grouped GEMM refuses."""
 MLA = {
     "deepseek_v3",
+    "kimi_k25",
     "deepseek_v3_yarn",
     "glm4_moe_lite",
     "deepseek_v2",

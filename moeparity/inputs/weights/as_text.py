@@ -12,8 +12,14 @@ from dataclasses import replace
 from moeparity.inputs.weights.source import Entry, Piece
 from moeparity.plan.graph import Graph, Node, WeightRef
 
-TOWER = "model.language_model."
-"""What stands before the names of a text model beside a vision tower; alone it has `model.`."""
+TOWERS = {
+    "model.language_model.": "model.",
+    "language_model.model.blocks.": "model.layers.",
+    "language_model.": "",
+}
+"""How names of a text model beside a vision tower begin -> how they begin there alone. The third is Kimi K2.5 on the
+hub, of which transformers 5.23.0 saves the layers as `blocks`, since it takes back a rename of the tower's there too.
+"""
 
 
 INPUTS_FIRST = ("qwen3_vl_moe",)
@@ -28,7 +34,8 @@ def without_tower(entries: Mapping[str, Entry]) -> dict[str, Entry]:
     """Entries by the names that they have in the text model alone, and on the hub."""
     renamed = {}
     for name, entry in entries.items():
-        plain = DENSE.sub(r"\1mlp\2", f"model.{name.removeprefix(TOWER)}" if name.startswith(TOWER) else name)
+        tower = next((tower for tower in TOWERS if name.startswith(tower)), "")
+        plain = DENSE.sub(r"\1mlp\2", TOWERS.get(tower, "") + name.removeprefix(tower))
         renamed[plain] = entry if plain == name else replace(entry, piece=Piece(name=name))
     return renamed
 

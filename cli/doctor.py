@@ -41,6 +41,10 @@ TrainerLog = Annotated[
     typer.Option(help="A log of the trainer's side alone, joined to the sampler's by id; may be repeated."),
 ]
 Sequences = Annotated[int, typer.Option(min=2, help="How many sequences of the log are simulated.")]
+Seconds = Annotated[
+    float | None,
+    typer.Option(min=0, help="Examine so long, then tell the best so far. Ctrl-C does the same at once. Exit code 3."),
+]
 Every = Annotated[bool, typer.Option("--all", help="Simulate even if a file by itself names a cause.")]
 
 
@@ -53,6 +57,7 @@ def doctor(
     trainer: Trainer = None,
     trainer_log: TrainerLog = None,
     sequences: Sequences = 64,
+    seconds: Seconds = None,
     every: Every = False,
     device: Device = "auto",
     json: Json = None,
@@ -66,9 +71,11 @@ def doctor(
     be used; 3 undecided.
     """
     from moeparity.cli.outputs import outputs
+    from moeparity.cli.signals import stopping
     from moeparity.doctor.case import Request
     from moeparity.doctor.examine import examine
     from moeparity.doctor.show import document
+    from moeparity.progress import Stop
 
     request = Request(
         evidence=tuple(evidence),
@@ -83,7 +90,8 @@ def doctor(
         device=device,
     )
     with outputs({"--json": json, "--html": html}) as written:
-        with written.progress() as progress:
-            examination = examine(request, progress)
+        stop = Stop() if seconds is None else Stop(seconds=seconds)
+        with written.progress() as progress, stopping(stop):
+            examination = examine(request, progress, stop)
         written.report(examination, document(examination, " ".join(map(display_path, evidence))))
     raise typer.Exit(examination.exit_code)

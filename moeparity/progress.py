@@ -54,6 +54,10 @@ class Stop:
         return is_over or (self.within is not None and self.within.is_due)
 
 
+class StoppedError(Exception):
+    """A long step ended before its end, since it was to stop."""
+
+
 Callback = Callable[[Progress], None]
 """Called often, from the thread that computes: it has to be quick."""
 

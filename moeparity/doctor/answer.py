@@ -35,6 +35,7 @@ LOW_SLOPE, HIGH_SLOPE = 0.4, 1.6
 _FEWEST = 4
 """At least so many sequences are called noise: a mean over fewer has no bound."""
 _SHOWN = 6
+_TO_THE_END = "the hypotheses that did not run: this examination was stopped before its end"
 
 
 def of_other_weights(case: Case) -> bool:
@@ -59,10 +60,16 @@ def explains_all(case: Case, tried: Sequence[Tried]) -> bool:
 
 
 def answered(
-    case: Case, tried: Sequence[Tried], logged: tuple[str, ...], sampled: Sampled | None = None
+    case: Case,
+    tried: Sequence[Tried],
+    logged: tuple[str, ...],
+    sampled: Sampled | None = None,
+    *,
+    is_stopped: bool = False,
 ) -> Examination:
     """The examination of a case after some hypotheses were tried; `logged` are causes that the log alone names, and
-    `sampled` says of which sequences hypotheses were simulated first.
+    `sampled` says of which sequences hypotheses were simulated first. Where it was stopped before its end nothing is
+    settled, since any of those that did not run may explain as much.
     """
     legal, legal_pair = legal_sizes(case.legal)
     of_noise = noise([values[case.mask] for values in case.bench.engines.values()], case.difference.d, _flipped(case))
@@ -77,10 +84,12 @@ def answered(
     explanations = (replace(explanations[0], alike=alike), *explanations[1:])
     rivals = tuple(map(_called, stand.rivals))
     answer = _answer(case, stand, explanations[0], sizes, logged, len(tried), of_noise)
-    two = _two(case, stand, sizes) if answer in {"named", "undecided", "not explained"} else None
+    if is_stopped:
+        answer = "undecided"
+    two = _two(case, stand, sizes) if not is_stopped and answer in {"named", "undecided", "not explained"} else None
     if two is not None:
         answer = "named"
-    wants = tuple(asks(case, answer))
+    wants = (*([_TO_THE_END] if is_stopped else []), *asks(case, answer))
     return Examination(
         answer=answer,
         blame=_blame(answer, explanations, two, rivals, causes(case.clues, logged), wants),
@@ -95,6 +104,7 @@ def answered(
         logged=logged,
         explanations=explanations,
         rivals=rivals,
+        is_stopped=is_stopped,
         tried=len(tried) + (0 if sampled is None else sampled.ruled_out),
         sampled=sampled,
         sequences=int(torch.unique(case.difference.sequence).numel()),

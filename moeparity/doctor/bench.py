@@ -21,7 +21,7 @@ from moeparity.inputs.tokens.tokenset import TokenSet
 from moeparity.metrics.replay import Replay, replayed
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.schedule.steps import MicroBatches, Schedule
-from moeparity.progress import Callback
+from moeparity.progress import Callback, Progress, Stop, StoppedError
 
 AS_RUN = "as run"
 
@@ -41,8 +41,8 @@ class Bench:
     bases: the plans with nothing wrong, by profile, as engines run them. exact: the same in fp32. Hypotheses run in
     fp32, so that the effect of a mistake shows without the rounding noise of two simulations, which is as large as that
     of two engines. flips: compares recorded routes with those of the bases; None without recorded routes. chosen: the
-    routes of the first profile in fp32. steps: the recorded schedules of bases. scored: log P of all scored tokens in
-    nats, fp64 [N], by simulation.
+    routes of the first profile in fp32. steps: the recorded schedules of bases. stop: when no more hypotheses are run.
+    ran: those that ran, by name. scored: log P of all scored tokens in nats, fp64 [N], by simulation.
     """
 
     model: Model
@@ -53,6 +53,8 @@ class Bench:
     flips: Flips | None = None
     chosen: Chosen = field(init=False)
     steps: Mapping[str, Schedule | MicroBatches] = field(default_factory=dict)
+    stop: Stop = field(default_factory=Stop)
+    ran: dict[str, Hypothesis] = field(default_factory=dict)
     scored: dict[Key, Tensor] = field(default_factory=dict)
 
     @property
@@ -84,8 +86,9 @@ class Bench:
 
     def score(self, hypotheses: Sequence[Hypothesis], profiles: Iterable[str]) -> None:
         """Run hypotheses under profiles, where they did not run yet; all that read the tokens of the log run in one
-        pass. A hypothesis that an op refuses is left out.
+        pass. A hypothesis that an op refuses is left out. Raises StoppedError once it is time to stop.
         """
+        self._go_on()
         prompts, runs, cuts = self.prompts, {}, self._cuts(hypotheses)
         for profile in dict.fromkeys(profiles):
             new = [each for each in hypotheses if Key(profile, each.name) not in self.scored]
@@ -99,9 +102,21 @@ class Bench:
             if cuts:
                 runs[Key(profile, AS_CONFIGURED.name)] = Run(self.exact[profile], self._together)
         by_key = {key: cuts for key in runs if key.hypothesis == AS_CONFIGURED.name}
-        scored, masses = scores(self.model, self.tokens, runs, self.progress, by_key)
+        scored, masses = scores(self.model, self.tokens, runs, self._watched, by_key)
         self.scored |= scored
         self.scored |= {Key(key.profile, name): scored[key] - mass for (key, name), mass in masses.items()}
+        there = {key.hypothesis for key in self.scored}
+        self.ran |= {each.name: each for each in hypotheses if each.name in there}
+
+    def _go_on(self) -> None:
+        if self.stop.is_due:
+            raise StoppedError
+
+    def _watched(self, progress: Progress) -> None:
+        """Called often in a pass."""
+        self._go_on()
+        if self.progress is not None:
+            self.progress(progress)
 
     def _run(self, hypothesis: Hypothesis, plan: BoundGraph, prompts: Prompts) -> Run:
         reading = hypothesis.reading
@@ -136,7 +151,7 @@ class Bench:
             of = rewritten(self.tokens, sources, prompts)
             key = Key(profile, each.name)
             run = Run(self.exact[profile], together(self.model, of.tokens))
-            values = scores(self.model, of.tokens, {key: run}, self.progress)[0][key]
+            values = scores(self.model, of.tokens, {key: run}, self._watched)[0][key]
             self.scored[key] = self.scored[Key(profile, AS_CONFIGURED.name)].clone()
             self.scored[key][of.scored] = values
 
@@ -155,4 +170,4 @@ class Bench:
         )
         there = torch.isin(tokens.loss_mask.cpu().nonzero()[:, 0], rows)
         right = {key: x[there] for key, x in self.scored.items() if key.hypothesis in {AS_RUN, AS_CONFIGURED.name}}
-        return replace(self, tokens=few, scored=right, progress=None)
+        return replace(self, tokens=few, scored=right, ran={}, progress=None)

@@ -34,7 +34,7 @@ from moeparity.logs.log_files import Opening, measure_files
 from moeparity.logs.request import Request as LogRequest
 from moeparity.logs.retokenised import NAME as RETOKENISED
 from moeparity.plan.graph import Graph
-from moeparity.progress import Callback
+from moeparity.progress import Callback, Stop, StoppedError
 
 _ROUNDS = 3
 """The rounds: layers and kinds of nodes, then nodes, then experts."""
@@ -54,11 +54,12 @@ _OF_HEAD, _NEAR = "temperature-in-the-head", 0.7
 """The family of a temperature, and where its search starts."""
 
 
-def examine(request: Request, progress: Callback | None = None) -> Examination:
+def examine(request: Request, progress: Callback | None = None, stop: Stop | None = None) -> Examination:
     """The cause of the difference between what a sampler and a trainer recorded of the same tokens.
 
     If one of them recorded nothing, its profile is simulated instead. Without a log, the answer is what other files
-    tell by themselves. Raises MoeparityError for evidence that can't be used.
+    tell by themselves. Where it is to stop, nobody is named, and the best hypotheses of those that ran are told. Raises
+    MoeparityError for evidence that can't be used.
     """
     try:
         material = gather(request)
@@ -74,6 +75,14 @@ def examine(request: Request, progress: Callback | None = None) -> Examination:
         return at_once(material, early)
     case = opened(request, material, progress)
     case = replace(case, clues=(*of_engines(case), *of_routes(case.bench.flips), *early))
+    case.bench.stop = stop or Stop()
+    try:
+        return _examined(case, request, progress)
+    except StoppedError:
+        return answered(case, case.tried([AS_CONFIGURED, *case.bench.ran.values()]), (), is_stopped=True)
+
+
+def _examined(case: Case, request: Request, progress: Callback | None) -> Examination:
     tried = case.tried([AS_CONFIGURED])
     logged, symptoms = _told_by_log(case)
     case = replace(case, clues=(*case.clues, *symptoms))

@@ -116,12 +116,11 @@ class Examination:
     """The answer, and what it rests on.
 
     evidence: what was found and what it was taken for, in at most three sentences. aside: what is not used, with the
-    reason. clues: what files tell by themselves. size: mean |d| in nats per token. left: the same of what
-    the best hypothesis leaves. legal: the same of the largest difference
-    between two engines that make no mistake, `legal_pair`; NaN if nothing was simulated, and so is a size of a log of
-    one side then. logged: causes that the log alone names. explanations: the
-    best hypotheses, the first one explaining most. tried: how many were simulated. sampled: of which sequences
-    at first, None if of all. rivals: those that the data do not
+    reason. clues: what files tell by themselves. size: mean |d| in nats per token. left: the same of what the best
+    hypothesis leaves. legal: the same of the largest difference between two engines that make no mistake, `legal_pair`;
+    NaN if nothing was simulated, and so is a size of a log of one side then. logged: causes that the log alone names.
+    explanations: the best hypotheses, the first one explaining most. is_stopped: it ended before all were tried. tried:
+    how many were simulated. sampled: of which sequences at first, None if of all. rivals: those that the data do not
     tell from the first. two: the causes, if two are named at once. noise: what legal arithmetic makes; None if too few
     engines fit the model. parting: what would tell hypotheses apart that explain alike. where: in which tokens the
     difference lies. asks: what would tell more, most informative first.
@@ -147,6 +146,7 @@ class Examination:
     sampled: Sampled | None = None
     two: Two | None = None
     noise: Noise | None = None
+    is_stopped: bool = False
     parting: tuple[str, ...] = ()
     where: tuple[str, ...] = ()
 

@@ -126,6 +126,10 @@ def cause(of: Examination) -> str:
         return f"{clue.says} (`{clue.command}` says more)"
     if of.answer == "logged":
         return f"the log alone names it: {enumerated(of.logged)} (`moeparity metrics` says how)"
+    if of.is_stopped:
+        first = of.explanations[0]
+        best = f"{first.name} ({first.party}), which explains {_share(first.share)}" if first.party else "none"
+        return f"stopped before its end, so that nothing is settled; the best so far: {best}"
     if of.answer == "undecided" and of.rivals and of.explanations[0].share.high > 0:
         rivals = few([*_rivals_and_first(of)], _MOST_RIVALS)
         return f"{_NO_ONE['undecided']} between {rivals}"

@@ -49,8 +49,8 @@ GATED_DELTA = Op(
     says="The gated delta rule. Of each head of the values, S [Dk, Dv] = exp(g) S + k (beta (v - k exp(g) S)) token "
     "after token, and o = q S: q, k [B, T, Hk * Dk], v [B, T, Hv * Dv], and what makes the decay g and the step beta "
     "of each head, a, b [B, T, Hv] -> o [B, T, Hv * Dv]. g = -exp(a_log) softplus(a + dt_bias), beta = sigmoid(b). "
-    "With `channels` each row of S has a decay of its own, a [B, T, Hv * Dk] (Kimi Delta Attention). With a `bound` the "
-    "decay lies above it: g = bound sigmoid(exp(a_log) (a + dt_bias)) (Ling 3.0).",
+    "With `channels` each row of S has a decay of its own, a [B, T, Hv * Dk] (Kimi Delta Attention). With a `bound` "
+    "the decay lies above it: g = bound sigmoid(exp(a_log) (a + dt_bias)) (Ling 3.0).",
     inputs=("q", "k", "v", "a", "b"),
     weights=(
         WeightPort(name="a_log", says="as many numbers as there are heads, Hv"),

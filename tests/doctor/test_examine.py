@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,9 @@ from safetensors.torch import load_file, save_file
 from moeparity.cli.schemas import report_schema
 from moeparity.doctor import examine as examining
 from moeparity.doctor.case import Request
+from moeparity.doctor.examine import examine
 from moeparity.logs.diagnosis.finding import Diagnosis, Finding
+from moeparity.progress import Progress, Stop
 from tests.command import inside
 from tests.doctor.faulty import (
     cut_to,
@@ -369,6 +372,34 @@ def test_two_faults_at_one_node_are_both_named(
     names = {"stale weights of routed experts of all layers", "gate-and-up-exchanged of layers[1].moe.experts"}
     assert causes == {(name, "trainer") for name in names}
     assert all(each["share"]["low"] > 0 for each in of["two"]["causes"])
+
+
+def test_an_examination_that_is_stopped_tells_the_best_so_far(
+    tmp_path: Path, current: Path, ids: torch.Tensor, right: torch.Tensor, previous: Path
+) -> None:
+    """It settles nothing, however much the best one explains: what did not run may explain as much."""
+    mixed = drifted(current, tmp_path / "mixed", keep=lambda name: ".layers.1." not in name)
+    path = log(tmp_path / "log.jsonl", ids, scored(mixed, ids, 1), right)
+    stop, done = Stop(), [0]
+
+    def asks_in_the_third_pass(progress: Progress) -> None:
+        if progress.step == "pass":
+            done.append(progress.done)
+        stop.is_asked = sum(later < earlier for earlier, later in pairwise(done)) >= 2
+
+    request = Request(evidence=(path,), checkpoint=current, previous=previous, sampler="hf-eager")
+    of = examine(request, asks_in_the_third_pass, stop)
+    assert (of.answer, of.is_stopped, of.blame.named, of.exit_code) == ("undecided", True, (), 3)
+    assert (of.explanations[0].name, of.explanations[0].party) == ("stale weights of layer 1", "sampler")
+    assert "did not run" in of.asks[0]
+
+
+def test_an_examination_that_has_no_time_says_so(run_folder: Path, small: Path) -> None:
+    ids = tokens(6, 16)
+    log(run_folder / "log.jsonl", ids, scored(small, ids, 1), scored(small, ids, 6) * 1.5)
+    done = inside("doctor", run_folder, "--checkpoint", small, "--seconds", "0", "--all")
+    assert done.returncode == 3
+    assert "stopped before its end" in done.stdout
 
 
 def test_rounding_in_one_sequence_alone_is_noise(tmp_path: Path, small: Path) -> None:

@@ -138,7 +138,7 @@ def test_a_deepseek_v32_of_the_hub(deepseek_v32_yarn: Path, tmp_path: Path, prof
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_a_kimi_k25_of_the_hub(kimi_k25: Path, tmp_path: Path, profile: str) -> None:
-    """Its layers are called `layers` there; transformers 5.23.0 saves those of text as `blocks`, as it does the tower's."""
+    """Its layers are called `layers` there; transformers 5.23.0 saves those of text as `blocks`, like the tower's."""
     fields, tensors = json.loads((kimi_k25 / "config.json").read_text("utf-8")), load_file(kimi_k25 / FILE)
     saved, hub = "language_model.model.blocks.", "language_model.model.layers."
     assert any(name.startswith(saved) for name in tensors)

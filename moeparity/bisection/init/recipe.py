@@ -109,7 +109,7 @@ def write_starter(
         tokens_file=tokens_file.name,
         prompt_set=prompt_set,
         sides=sides,
-        adapter=adapter and os.path.relpath(adapter.resolve(), out.resolve().parent),
+        adapter=None if adapter is None else os.path.relpath(adapter.resolve(), out.resolve().parent),
     )
     for path, lines in {tokens_file: prompt_set.lines, **sides.profiles, out: text}.items():
         write_text(path, lines)

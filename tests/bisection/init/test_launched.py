@@ -231,8 +231,8 @@ def test_an_adapter_that_launch_files_start_is_in_the_recipe(tmp_path: Path, ser
     """It is no gap of a profile then; a server that starts none is told how to have it merged, in lines that bind."""
     (tmp_path / "server.sh").write_text(server, "utf-8")
     (tmp_path / "train.sh").write_text(VERL, "utf-8")
-    files = {"server": tmp_path / "server.sh", "trainer": tmp_path / "train.sh"}
-    starter = write_starter(QUICKSTART, tmp_path / "r.yaml", adapter=ADAPTER, **files)
+    launches = tmp_path / "server.sh", tmp_path / "train.sh"
+    starter = write_starter(QUICKSTART, tmp_path / "r.yaml", adapter=ADAPTER, server=launches[0], trainer=launches[1])
     text = starter.recipe.read_text("utf-8")
     assert [line for line in starter.sides.warnings if "adapter" in line] == []
     assert not starter.sides.lacks_adapter

@@ -45,6 +45,9 @@ Seconds = Annotated[
     float | None,
     typer.Option(min=0, help="Examine so long, then tell the best so far. Ctrl-C does the same at once. Exit code 3."),
 ]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Say how long it would take, by what one simulation takes; nothing else.")
+]
 Every = Annotated[bool, typer.Option("--all", help="Simulate even if a file by itself names a cause.")]
 
 
@@ -59,6 +62,7 @@ def doctor(
     sequences: Sequences = 64,
     seconds: Seconds = None,
     every: Every = False,
+    dry_run: DryRun = False,
     device: Device = "auto",
     json: Json = None,
     html: Html = None,
@@ -89,6 +93,14 @@ def doctor(
         every=every,
         device=device,
     )
+    if dry_run:
+        from moeparity.cli.render import show
+        from moeparity.doctor.cost import expected
+
+        with outputs({}) as written, written.progress() as progress:
+            estimate = expected(request, progress)
+        show(estimate.blocks())
+        return
     with outputs({"--json": json, "--html": html}) as written:
         stop = Stop() if seconds is None else Stop(seconds=seconds)
         with written.progress() as progress, stopping(stop):

@@ -13,6 +13,7 @@ import torch
 from benchmarks.doctor.faults import other_activation
 from moeparity.doctor.case import Request, gather
 from moeparity.doctor.clues import of_files
+from moeparity.doctor.cost import expected
 from moeparity.doctor.examine import examine
 from moeparity.logs.log_files import measure_files
 from moeparity.logs.request import Request as LogRequest
@@ -44,10 +45,13 @@ def _whole(folder: Path) -> str:
         drifted(QUICKSTART, previous)
     sides = scored(QUICKSTART, ids, 1, patch=other_activation), scored(QUICKSTART, ids, 8)
     path = log(folder / "whole.jsonl", ids, *sides, prompt=8)
+    request = Request(evidence=(path,), checkpoint=QUICKSTART, previous=previous, every=True)
+    estimate = expected(request)
     begin = time.perf_counter(), time.process_time()
-    of = examine(Request(evidence=(path,), checkpoint=QUICKSTART, previous=previous, every=True))
+    of = examine(request)
     wall, cpu = time.perf_counter() - begin[0], time.process_time() - begin[1]
     return (
         f"{ids.shape[0]} x {ids.shape[1]} tokens of the shipped checkpoint, whole: {wall:.0f} s ({cpu:.0f} s of CPU, "
-        f"{torch.get_num_threads()} threads), {of.tried} hypotheses, {of.answer}"
+        f"{torch.get_num_threads()} threads), {of.tried} hypotheses, {of.answer}; "
+        f"expected {estimate.fewest:.0f} to {estimate.most:.0f} s"
     )

@@ -63,7 +63,7 @@ class Bench:
         return prompts_of(self.tokens)
 
     @property
-    def _together(self) -> MicroBatches:
+    def together(self) -> MicroBatches:
         """How whole sequences run without rounding."""
         return together(self.model, self.tokens)
 
@@ -72,7 +72,7 @@ class Bench:
         of_whole_sequences = {name: plan for name, plan in self.bases.items() if name not in self.steps}
         engines = {**self.bases, **drawn(of_whole_sequences)}
         plans = {Key(name, AS_RUN): Run(plan, self.steps.get(name)) for name, plan in engines.items()}
-        exact = {Key(profile, AS_CONFIGURED.name): Run(plan, self._together) for profile, plan in self.exact.items()}
+        exact = {Key(profile, AS_CONFIGURED.name): Run(plan, self.together) for profile, plan in self.exact.items()}
         if self.flips is not None:
             self.flips.engines = tuple(plans)
         self.chosen = Chosen(next(iter(exact)))
@@ -100,7 +100,7 @@ class Bench:
             self._shift(new, profile)
             self._rewrite([each for each in new if isinstance(each.reading, Rows)], profile, prompts)
             if cuts:
-                runs[Key(profile, AS_CONFIGURED.name)] = Run(self.exact[profile], self._together)
+                runs[Key(profile, AS_CONFIGURED.name)] = Run(self.exact[profile], self.together)
         by_key = {key: cuts for key in runs if key.hypothesis == AS_CONFIGURED.name}
         scored, masses = scores(self.model, self.tokens, runs, self._watched, by_key)
         self.scored |= scored
@@ -124,12 +124,12 @@ class Bench:
             assert self.tokens.routed_experts is not None, "there is nothing to replay"
             routes = replayed(self.tokens.routed_experts, self.tokens.attention_mask, prompts.grid.prompts, reading)
             if reading.by_slot:
-                return Run(plan, self._together, grafts=by_slot(routes, self.model.graph))
+                return Run(plan, self.together, grafts=by_slot(routes, self.model.graph))
             recorded = Recorded(of=tables(routes.to(self.model.device), self.model.graph), replayed=IDS)
-            return Run(plan, self._together, routes=recorded)
+            return Run(plan, self.together, routes=recorded)
         if isinstance(reading, Packs | Alone | Split):
             return Run(plan, reading.schedule(prompts))
-        return Run(plan, self._together)
+        return Run(plan, self.together)
 
     def _cuts(self, hypotheses: Sequence[Hypothesis]) -> dict[str, Cut]:
         return {each.name: each.reading for each in hypotheses if isinstance(each.reading, Cut)}

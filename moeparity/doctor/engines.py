@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
-from moeparity.bisection.init.launched import Launched, as_variant, on_graph
+from moeparity.bisection.init.launched import as_variant, on_graph
+from moeparity.bisection.init.launched_side import Launched
 from moeparity.doctor.evidence import Stranger
 from moeparity.doctor.report import PARTIES, Party
 from moeparity.doctor.scores import MICRO_BATCH

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from moeparity.doctor.answer import answered, at_once, causes, explains_all, of_other_weights, without_log
+from moeparity.doctor.answer import answered, explains_all, of_other_weights
 from moeparity.doctor.case import Case, Request, Tried, gather, opened
 from moeparity.doctor.clues import of_engines, of_files
 from moeparity.doctor.engines import DEFAULTS
@@ -30,6 +30,7 @@ from moeparity.doctor.screening import Screening
 from moeparity.doctor.solve import Lead, solved_for, with_numbers
 from moeparity.doctor.standing import standing
 from moeparity.doctor.traces import of_traces, with_traces
+from moeparity.doctor.unsimulated import at_once, causes, without_log
 from moeparity.logs.log_files import Opening, measure_files
 from moeparity.logs.request import Request as LogRequest
 from moeparity.logs.retokenised import NAME as RETOKENISED

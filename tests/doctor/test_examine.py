@@ -394,6 +394,16 @@ def test_an_examination_that_is_stopped_tells_the_best_so_far(
     assert "did not run" in of.asks[0]
 
 
+def test_how_long_it_would_take(run_folder: Path, small: Path) -> None:
+    done = inside("doctor", run_folder, "--checkpoint", small, "--dry-run")
+    assert done.returncode == 0
+    first, most = (
+        int(number.replace(",", "")) for number in re.findall(r"([\d,]+) hypotheses.*up to ([\d,]+)", done.stdout)[0]
+    )
+    assert 12 * first == most > 0
+    assert "if nothing does" in done.stdout
+
+
 def test_an_examination_that_has_no_time_says_so(run_folder: Path, small: Path) -> None:
     ids = tokens(6, 16)
     log(run_folder / "log.jsonl", ids, scored(small, ids, 1), scored(small, ids, 6) * 1.5)
@@ -405,12 +415,12 @@ def test_an_examination_that_has_no_time_says_so(run_folder: Path, small: Path) 
 def test_rounding_in_one_sequence_alone_is_noise(tmp_path: Path, small: Path) -> None:
     """A mean that one of six sequences carries has no bound; all statistics lie inside those of noise."""
     ids = tokens(6, 16)
-    right, of_others = scored(small, ids, 6), scored(small, ids, 1, kernel="eager", experts="eager")
-    one = right.clone()
-    one[2] = of_others[2]
-    path = log(tmp_path / "log.jsonl", ids, one, right)
+    right, rounded_otherwise = scored(small, ids, 6), scored(small, ids, 1, kernel="eager", experts="eager")
+    sampler = right.clone()
+    sampler[2] = rounded_otherwise[2]
+    path = log(tmp_path / "log.jsonl", ids, sampler, right)
     of = command(path, small, "--sampler", "hf-eager", out=tmp_path / "out.json")
-    assert one.ne(right).any()
+    assert sampler.ne(right).any()
     assert of["answer"] == "noise"
 
 

@@ -154,8 +154,9 @@ def test_a_ling_of_the_hub(bailing_hybrid: Path, tmp_path: Path, profile: str) -
     """In the fields of its config.json there alone."""
     fields = json.loads((bailing_hybrid / "config.json").read_text("utf-8"))
     width = fields["linear_head_dim"]
-    made = {"linear_conv_kernel_dim", "linear_head_dim", "linear_num_heads", "qk_head_dim", "rope_parameters"}
-    older = {key: value for key, value in fields.items() if key not in made} | {"head_dim": width, "rope_theta": 1e4}
+    further = {"linear_conv_kernel_dim", "linear_head_dim", "linear_num_heads", "qk_head_dim", "rope_parameters"}
+    older = {key: value for key, value in fields.items() if key not in further}
+    older |= {"head_dim": width, "rope_theta": 1e4}
     folder, ids = written(tmp_path / "hub", older, load_file(bailing_hybrid / FILE)), tokens(512, (2, 33))
     truth = reference(folder, profile, torch.bfloat16, ids)
     assert_is(opened(folder), forward(folder, ids, profile=profile, dtype="bf16"), truth)

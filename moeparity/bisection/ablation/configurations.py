@@ -12,7 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from moeparity.bisection.init.launched import Launched, as_variant, on_graph
+from moeparity.bisection.init.launched import as_variant, on_graph
+from moeparity.bisection.init.launched_side import Launched
 from moeparity.errors import SpecError, Where
 from moeparity.plan.difference import differences
 from moeparity.plan.engine_profile import Profile

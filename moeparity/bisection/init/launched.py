@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import fnmatch
-import json
-import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from moeparity import paths
+from moeparity.bisection.init.commented import adapter_lines, side_block, unused_lines, used_lines
+from moeparity.bisection.init.launched_side import REFERENCE, Launched
 from moeparity.bisection.init.requests import Requested, defaults, requested, with_requests
 from moeparity.errors import SpecError, Where
-from moeparity.plan.address import role
 from moeparity.plan.engine_profile import Profile, load_profile
 from moeparity.plan.graph import Graph
 from moeparity.plan.schedule.steps import FORWARD
@@ -22,7 +20,6 @@ from moeparity.plan.toggles import SEMANTICS, Toggle, toggles
 from moeparity.profiles.launch import read
 from moeparity.profiles.launch.merged_profile import combined, load_combined
 from moeparity.profiles.launch.report import Launch, LaunchSide
-from moeparity.profiles.launch.show import warning_line
 
 
 def other_functions(
@@ -53,43 +50,9 @@ def _words(toggle: Toggle) -> str:
     return f"{toggle.name} is {toggle.reference} in the trainer, {toggle.candidate} in the server: {cure}"
 
 
-_WIDTH = 116
 ROLES = ("trainer", "server")
 """The role in a job of the reference and of the candidate, in this order."""
-REFERENCE = "reference"
-"""The role of the side that stands in if only one side was launched: transformers with eager attention."""
 _SERVERS = ("server", "rollout")
-_MERGED: Mapping[str, Mapping[str, str]] = {
-    "linear": {"adapter": "merged"},
-    "experts": {"adapter": "merged", "adapter_inputs": "fp32", "adapter_product": "fp32"},
-}
-"""By op, what peft's `merge_and_unload` makes of an adapter."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launched:
-    """One launched side, and the launch that it is part of. checkpoint: with which it was read."""
-
-    launch: Launch
-    side: LaunchSide
-    checkpoint: Path | None = None
-
-    @property
-    def role(self) -> str:
-        """`trainer` or `server`, whichever program starts the server."""
-        return self.side.role if self.side.role in ("trainer", REFERENCE) else "server"
-
-    def warnings(self, graph: Graph) -> tuple[str, ...]:
-        """A line for each option that decides this side's numerics and of which no profile says how. That there is an
-        adapter is none of these where the graph has one.
-        """
-        of_side = (warning for warning in self.launch.warnings if warning.role == self.side.role)
-        return tuple(warning_line(warning) for warning in of_side if not (warning.adapts and graph.adapted))
-
-    @property
-    def adapts(self) -> bool:
-        """Whether the file starts a LoRA adapter, at this side or at another one."""
-        return any(warning.adapts for warning in self.launch.warnings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,9 +161,9 @@ def sides_of_recipe(launched_sides: tuple[Launched, Launched], graph: Graph, dty
             profiles[path] = combined(launched.side, launched.launch, f"{out.stem}_{launched.role}")
             profile = f"./{path.name}"
         is_said = name == "candidate" and launched.launch.file == launched_sides[0].launch.file
-        words = [*_used_lines(launched, dtype), *(() if is_said else _unused_lines(launched.launch))]
-        words += _of_adapter(launched, graph)
-        blocks.append(_block(name, words, launched.side, profile, launched.side.dtype or dtype))
+        words = [*used_lines(launched, dtype), *(() if is_said else unused_lines(launched.launch))]
+        words += adapter_lines(launched, graph)
+        blocks.append(side_block(name, words, launched.side, profile, launched.side.dtype or dtype))
         reason = _obstacle(launched, profiles.get(path), graph, dtype, out)
         obstacles += [f"{name}: {reason}"] if reason else []
     return LaunchedSides(
@@ -254,93 +217,6 @@ def _in_graph(launched: Launched, graph: Graph) -> Launched:
         if any(fnmatch.fnmatchcase(node.name, key.partition(":")[0].replace("**", "*")) for node in graph.nodes)
     }
     return replace(launched, side=replace(launched.side, selects=there))
-
-
-def comments(lines: Sequence[str], indent: str = "") -> str:
-    """Lines as wrapped comments of a recipe; "" for no lines."""
-    first, further = f"{indent}# ", f"{indent}#   "
-    # Paths and options stay whole, so that they can be searched for.
-    marked = (
-        textwrap.wrap(
-            line,
-            _WIDTH,
-            initial_indent=first,
-            subsequent_indent=further,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        for line in lines
-    )
-    return "".join(f"{line}\n" for wrapped in marked for line in wrapped)
-
-
-def _block(name: str, words: Sequence[str], side: LaunchSide, profile: str, dtype: str) -> str:
-    """One side of the recipe, with comments on each value that was taken or left out."""
-    lines = [f"{name}:", comments(words, "  ").rstrip("\n"), f"  profile: {profile}"]
-    if side.placement:
-        inner = ", ".join(f"{axis}: {json.dumps(ranks)}" for axis, ranks in side.placement.items())
-        lines.append(f"  placement: {{{inner}}}")
-    lines += [f"  dtype: {dtype}", "  micro_batch: 8"]
-    if side.selects:
-        lines += ["  set:", *(f"    {json.dumps(key)}: {json.dumps(value)}" for key, value in side.selects.items())]
-    return "\n".join(lines)
-
-
-def _used_lines(launched: Launched, dtype: str) -> Iterator[str]:
-    launch, side = launched.launch, launched.side
-    if side.role == REFERENCE:
-        yield "No other side is launched: this one is compared with transformers with eager attention."
-        return
-    yield f"The {launched.role}: {_program(launch)}, {launch.basis}."
-    yield from _ran(launch)
-    for setting in launch.settings:
-        if setting.given and setting.role == side.role:
-            yield f"{setting.where}: {setting.name} {setting.value}: {setting.implies}"
-    for decision in launch.decisions:
-        if decision.role == side.role:
-            yield f"{launch.engine} decides: {decision.says} [{decision.source}]"
-    for name in (*side.further, *side.sets, *side.selects):
-        if name in side.origins:
-            yield f"{name}: by {side.origins[name]}"
-    yield f"dtype {side.dtype or dtype}: by {side.origins.get('dtype', 'the checkpoint')}"
-
-
-def _of_adapter(launched: Launched, graph: Graph) -> Iterator[str]:
-    """What to write where a side that starts no adapter has it merged, or has none."""
-    if not graph.adapted or launched.adapts or launched.side.role == REFERENCE:
-        return
-    roles = dict.fromkeys((role(node.name), node.op.name) for node in graph.adapted)
-    merged = [f'"{name}:{choice}": {value}' for name, op in roles for choice, value in _MERGED[op].items()]
-    yield (
-        f"{launched.launch.file} starts no adapter, and this side computes it beside the weights. If it was sent "
-        f"weights that hold it, add `set: {{{', '.join(merged)}}}`; if it has none, add "
-        "`faults: [{name: adapter-missing}]`."
-    )
-
-
-def _program(launch: Launch) -> str:
-    """The program, and the release whose options were read; an engine that resolved them says its own."""
-    return launch.engine if launch.resolved_by else f"{launch.engine} {launch.version}"
-
-
-def _ran(launch: Launch) -> Iterator[str]:
-    """How to take the steps and tokens that an engine wrote beside what it resolved."""
-    file = Path(launch.file)
-    steps, tokens = (file.with_suffix(f".{kind}.jsonl") for kind in ("schedule", "tokens"))
-    if launch.resolved_by and paths.is_file(steps) and paths.is_file(tokens):
-        yield (
-            f"To take the steps that it ran, replace `micro_batch` by `schedule: {{file: {steps}}}`, and the tokens "
-            f"above by `tokens: {{file: {tokens}, sampled_from: candidate}}`."
-        )
-
-
-def _unused_lines(launch: Launch) -> Iterator[str]:
-    for key in launch.irrelevant:
-        yield f"{key.where}: {key.name} is left out: {key.hint or 'it changes no log-probability'}"
-    for key in launch.together:
-        yield f"{key.where}: {key.name} is left out: which tokens are computed together, `micro_batch` says here"
-    for key in launch.ignored:
-        yield f"{key.where}: {key.name} is left out: it was not looked at"
 
 
 def _obstacle(launched: Launched, profile: str | None, graph: Graph, dtype: str, out: Path) -> str:

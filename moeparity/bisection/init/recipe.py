@@ -13,15 +13,9 @@ import torch
 
 from moeparity import paths
 from moeparity.bisection.cost import trials_left_out
-from moeparity.bisection.init.launched import (
-    ROLES,
-    Launched,
-    LaunchedSides,
-    comments,
-    launched,
-    profile_file,
-    sides_of_recipe,
-)
+from moeparity.bisection.init.commented import comments
+from moeparity.bisection.init.launched import ROLES, LaunchedSides, launched, profile_file, sides_of_recipe
+from moeparity.bisection.init.launched_side import Launched
 from moeparity.bisection.init.tokens import Prompts, prompts
 from moeparity.bisection.toggles.data import LeftOut
 from moeparity.errors import CheckpointError, MoeparityError, SpecError, Where, listed

@@ -21,6 +21,8 @@ from tests.engines.cuda import (
     ropes,
     routers,
     sglang,
+    sglang_caches,
+    sglang_gemms,
     te,
     tensorrt_llm,
 )
@@ -58,6 +60,8 @@ def of_routers(tokens: int) -> Iterator[Comparison]:
     deepseek = Case(tokens=tokens, experts=256, k=8, groups=8, top_groups=4, biased=True)
     yield lambda: routers.grouped_top_k(deepseek)
     yield lambda: routers.no_aux_tc(replace(deepseek, scale=2.5))
+    # As SGLang calls it.
+    yield lambda: routers.no_aux_tc(deepseek)
     wide = Case(tokens=tokens, experts=160, k=6, groups=4, top_groups=2, biased=True)
     yield lambda: routers.generic_grouped_top_k(wide)
     for experts in (128, 160, 256, 384):
@@ -92,6 +96,10 @@ def of_jit(tokens: int) -> Iterator[Comparison]:
     for pairs in (False, True):
         yield lambda p=pairs: sglang.rope(9, 8, 2, pairs=p)  # type: ignore[misc]
     yield lambda: sglang.silu_and_mul(tokens, 1408)
+    yield lambda: sglang_caches.head_store(9)
+    yield lambda: sglang_caches.latent_store(9)
+    for count in sglang_gemms.ROWS:
+        yield lambda n=count: sglang_gemms.tiny_gate(n)  # type: ignore[misc]
     for hidden, count in ((2048, 3 * tokens // 2), (7168, tokens // 3), (1536, 99), (512, 99)):
         rows = Rows.drawn(hidden, count)
         yield lambda rows=rows: cute_dsl.rms_norm(rows)  # type: ignore[misc]

@@ -154,6 +154,23 @@ def gated_case(tokens: int, width: int) -> Case:
     )  # fmt: skip
 
 
+def logistic_case(tokens: int, width: int) -> Case:
+    """SiluAndMul of fp32 rows, whose output shows exponential and quotient."""
+    x = random(tokens, 2 * width, dtype=FP32, seed=width) * 6
+    at = {"activation": FP32, "output": FP32, "logistic": values("swiglu", "deepseek_v3")["logistic"]}
+
+    def run(logistic: str) -> Outputs:
+        gate, up = x.chunk(2, -1)
+        return {"output": elementwise.swiglu(gate, up, w={}, p={}, at={**at, "logistic": logistic})}
+
+    return case(
+        "SiluAndMul", "swiglu", f"{tokens} x {width} fp32", {"x": x}, [],
+        recorded=(Seen(op="swiglu", at=at, operands=FP32),),
+        ours=lambda: run(at["logistic"]), other_outputs=lambda: run("cuda"),
+        says=f"`logistic: {at['logistic']}`",
+    )  # fmt: skip
+
+
 def turned(x: Tensor, cos: Tensor, sin: Tensor, v: Mapping[str, Any], interleaved: bool) -> Tensor:
     """x [T, heads, dim] by the node `rope`."""
     tables = (torch.cat([half, half], -1)[None] for half in (cos, sin))
@@ -252,6 +269,7 @@ def cases() -> Iterator[Case]:
     yield add_norm_case(400, 2048)
     yield add_norm_case(30, 7168)
     yield gated_case(9, 2048)
+    yield logistic_case(9, 2048)
     yield rotary_case(9, 4, 128, interleaved=False)
     yield rotary_case(9, 4, 64, interleaved=True)
     yield head_norm_case(40, (32, 4), 128)

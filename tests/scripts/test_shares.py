@@ -92,8 +92,16 @@ def test_most_of_what_is_stated_rests_on_a_run(profile: str, model: str) -> None
     assert sum(choice.by_run for choice in stated) >= 0.6 * len(stated)
 
 
-@pytest.mark.parametrize("profile", ["vllm", "vllm-triton-attention", "sglang", "sglang-triton-attention"])
-def test_three_quarters_of_all_choices_rest_on_a_run(profile: str) -> None:
-    """Of a model whose attention is no latent one; among all are those that no file states."""
-    of_model = choices(profile, "qwen3_moe")
+@pytest.mark.parametrize(
+    ("profile", "model"),
+    [
+        (profile, model)
+        for profile, of in shares.MODELS.items()
+        for model in of
+        if profile.startswith(("vllm", "sglang"))
+    ],
+)
+def test_three_quarters_of_all_choices_rest_on_a_run(profile: str, model: str) -> None:
+    """Among all are those that no file states."""
+    of_model = choices(profile, model)
     assert sum(choice.by_run for choice in of_model) >= 0.75 * len(of_model)

@@ -96,15 +96,19 @@ def of_jit(tokens: int) -> Iterator[Comparison]:
     for pairs in (False, True):
         yield lambda p=pairs: sglang.rope(9, 8, 2, pairs=p)  # type: ignore[misc]
     yield lambda: sglang.silu_and_mul(tokens, 1408)
-    yield lambda: sglang_caches.head_store(9)
-    yield lambda: sglang_caches.latent_store(9)
-    for count in sglang_gemms.ROWS:
-        yield lambda n=count: sglang_gemms.tiny_gate(n)  # type: ignore[misc]
     for hidden, count in ((2048, 3 * tokens // 2), (7168, tokens // 3), (1536, 99), (512, 99)):
         rows = Rows.drawn(hidden, count)
         yield lambda rows=rows: cute_dsl.rms_norm(rows)  # type: ignore[misc]
         if hidden > 512:
             yield lambda rows=rows: cute_dsl.add_rms_norm(rows)  # type: ignore[misc]
+
+
+def of_few_rows() -> Iterator[Comparison]:
+    """SGLang's stores and its gate, which have tests of their own (test_sglang.py)."""
+    yield lambda: sglang_caches.head_store(64)
+    yield lambda: sglang_caches.latent_store(64)
+    for count in sglang_gemms.ROWS:
+        yield lambda n=count: sglang_gemms.tiny_gate(n, experts=64)  # type: ignore[misc]
 
 
 def of_transformer_engine() -> Iterator[Comparison]:
@@ -167,6 +171,7 @@ def large() -> Iterator[Comparison]:
     yield from of_routers(256)
     yield from of_rows(64)
     yield from of_jit(200)
+    yield from of_few_rows()
     yield from of_transformer_engine()
     yield from of_tensorrt_llm(11)
     yield from of_ranks((8,), [(7168, 64)])

@@ -70,7 +70,8 @@ def _refuses_unplanned(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str
     if cut(values) > 1:
         return None
     dtype, tf32 = str(values["kv_b"]), values.get("kv_b_tf32") == "yes"
-    reason = unplanned(*shapes["kv_b"], str(values[KV_B_ORDER]), dtype, dtype, tf32=tf32, biased=False)
+    n, k = shapes["kv_b"]
+    reason = unplanned(n, k, str(values[KV_B_ORDER]), dtype, dtype, tf32=tf32, biased=False)
     return None if reason is None else (KV_B_ORDER, reason)
 
 

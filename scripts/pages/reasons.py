@@ -22,9 +22,9 @@ SAYS: Final[Mapping[str, str]] = {
     "recorded on a GPU.",
     LENGTHS: "The launch decides by lengths, heads and the number of SMs: read. What it decides for was run, at "
     "some lengths.",
-    FLASH_ATTENTION: "Its kernels load by TMA and wait on `mbarrier`, which the PTX interpreter refuses, and no output "
-    "of theirs was recorded on a GPU. With `--attention-backend` set to Triton's kernels, which were run, "
-    "the profiles are those named for it; prompts with latent attention stay here.",
+    FLASH_ATTENTION: "Its kernels load by TMA, which the PTX interpreter does not have, and no output of theirs was "
+    "recorded on a GPU. With `--attention-backend` set to Triton's kernels, which were run, the profiles are those "
+    "named for it; prompts with latent attention stay here.",
     LIBRARY: "The engine's own GEMMs (TensorRT-LLM's, TransformerEngine's, FlashInfer's CUTLASS) were not "
     "recorded; that they add in one chain is inferred, or assumed of all GPUs.",
     LIBRARYS_ATTENTION: "Which of cuDNN's, TransformerEngine's, TensorRT-LLM's or FlashInfer's kernels attends, and "

@@ -50,7 +50,8 @@ class _Lanes(NamedTuple):
 
 def _pairs(*rows: tuple[int, int, int]) -> Mapping[int, _Lanes]:
     """By lanes: options of contiguous shares of up to 64, and of single numbers (-1: there is none)."""
-    of = {share: _Lanes(-64, lanes) for lanes, share, _ in rows} | {one: _Lanes(1, lanes) for lanes, _, one in rows}
+    of = {share: _Lanes(-64, lanes) for lanes, share, _ in rows}
+    of |= {single: _Lanes(1, lanes) for lanes, _, single in rows}
     return {option: recipe for option, recipe in of.items() if option >= 0}
 
 

@@ -17,8 +17,8 @@ def cuda_core_product(x: torch.Tensor, weight: torch.Tensor, plan: CudaCorePlan)
     levels = plan.levels(x.shape[1])
     places = _places(levels, x.shape[1]).to(x.device)
     columns = max(1, _MOST // (len(x) * places.numel()))
-    left = _spread(x, places)
-    parts = (_summed(left[:, None] * _spread(of, places)[None], levels) for of in torch.split(weight, columns))
+    rows = _spread(x, places)
+    parts = (_summed(rows[:, None] * _spread(of, places)[None], levels) for of in torch.split(weight, columns))
     return torch.cat(list(parts), dim=1)
 
 

@@ -1,4 +1,6 @@
-"""SGLang's GEMMs of few rows, which it compiles when it is used, on CUDA cores: DeepSeek's gate."""
+"""SGLang's GEMMs of few rows, which it compiles when it is used: DeepSeek's gate on CUDA cores, and the projections to
+latents on tensor cores.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,8 @@ from tests.engines.cuda import toolchain
 from tests.engines.cuda.claims import Claim
 from tests.engines.cuda.compared import BF16, FP32, Compared, compare, plan_values, timed
 from tests.engines.products import FURTHER
+from tests.engines.triton_kernels.dots import opposed as cancelling
+from tests.engines.triton_kernels.dots import paired
 
 HIDDEN, EXPERTS = 7168, 256
 COLUMNS = 2
@@ -61,3 +65,32 @@ def tiny_gate(rows: int, experts: int = 8) -> Compared:
         [(out[:, :experts].contiguous(), by_node(at)[0])], against="`gate`", claims=[Claim("gate", at, by_node)],
         control=by_node({**at, "order": "sequential"})[0],
     )  # fmt: skip
+
+
+LATENTS, TILE, STAGES = 2112, 16, 16
+"""Outputs of q_a and kv_a together, those of a block, and buffers that warps fill and empty by turns."""
+STEP, COLUMNS_OF_X = 256, 8
+
+
+@lru_cache(maxsize=1)
+def _projections() -> ptx.Module:
+    """dsv3_fused_a_gemm.cuh for DeepSeek-V3 and up to 8 rows."""
+    sizes = f"1, {LATENTS}, {HIDDEN}, {TILE}, {COLUMNS_OF_X}, {STEP}, {STAGES}"
+    bf16 = "sglang::bf16_t"
+    instance = f"sglang::fused_a_gemm_kernel<{sizes}>({bf16}*, {bf16} const*, {bf16} const*, int);\n"
+    return ptx.load(toolchain.sglang("gemm/dsv3_fused_a_gemm.cuh", f"template __global__ void {instance}"))
+
+
+def projected(rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """x [rows, HIDDEN] and weight [TILE, HIDDEN] of products that nearly cancel, and bf16 [rows, TILE] of one block.
+
+    Four warps copy and four multiply, each of these a quarter of every step; they wait for each other at `mbarrier`.
+    """
+    g = torch.Generator().manual_seed(rows)
+    x, weight = paired(torch.randn(rows, HIDDEN, generator=g)).to(BF16), cancelling(TILE, HIDDEN, seed=1)
+    out = torch.zeros(rows, LATENTS, dtype=BF16)
+    shared = 2 * STEP * STAGES * (TILE + COLUMNS_OF_X) + 1024
+    (name,) = _projections().kernels
+    # By turns in a drawn order, so that no warp waits long for the others.
+    _projections().launch(name, 1, 256, [out, weight, x, rows], shared=shared, seed=0)
+    return x, weight, out[:, :TILE]

@@ -6,11 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
+from moeparity.numerics.bits import int_view
+from moeparity.numerics.gemm import gemm
 from tests.engines.cuda import sglang_caches, sglang_gemms
 from tests.engines.cuda.compared import BF16, Compared
 from tests.verified import record
 
 pytestmark = pytest.mark.live
+PARTS = 4
+"""Of K, where few rows are projected to latents."""
 COMPARISONS: dict[str, list[Callable[[], Compared]]] = {
     "SGLang 0.5.23 store_kvcache_kernel, set_mla_kv_buffer_kernel": [
         lambda: sglang_caches.head_store(9), lambda: sglang_caches.latent_store(9),
@@ -24,8 +28,8 @@ def test_a_node_has_the_kernels_bits(against: str) -> None:
     for comparison in COMPARISONS[against]:
         compared = comparison()
         assert compared.differ == 0
-        (told,) = compared.verified.items()
-        record(*told, against, operands=BF16, how="ptx", compiled=compared.compiled)
+        (claimed,) = compared.verified.items()
+        record(*claimed, against, operands=BF16, how="ptx", compiled=compared.compiled)
 
 
 def test_the_gate_shows_its_operands_and_its_order() -> None:
@@ -38,3 +42,12 @@ def test_the_gate_shows_its_operands_and_its_order() -> None:
 def test_what_is_stored_is_told_from_other_dtypes() -> None:
     for compared in (sglang_caches.head_store(9), sglang_caches.latent_store(9)):
         assert compared.verified == {"kv_cache": {"stored": "unrounded"}}
+
+
+def test_latents_of_few_rows_are_four_parts_of_k() -> None:
+    """As cuBLASLt would split K in four, with its sums in fp32; no other number of parts gives these bits."""
+    x, weight, theirs = sglang_gemms.projected(5)
+    for splits, differ in ((1, 0.1), (2, 0.05), (3, 0.05), (4, 0), (8, 0.05)):
+        ours = gemm(x, weight, None, inputs=BF16, output=BF16, order="tensor_core(h100)", splits=splits)
+        others = int((int_view(ours) != int_view(theirs)).sum())
+        assert others == 0 if splits == PARTS else others > differ * theirs.numel(), splits

@@ -28,7 +28,8 @@ def by_hand(a: int, b: int, c: int, types: tuple[str, str], first: int) -> int:
 def test_values(types: tuple[str, str], half: str) -> None:
     rng = np.random.default_rng(3)
     a, b, c = (rng.integers(0, 1 << 32, 64, dtype=np.uint32) for _ in "abc")
-    expected = [by_hand(*map(int, numbers), types, 2 * (half == "hi")) for numbers in zip(a, b, c, strict=True)]
+    first, triples = 2 * (half == "hi"), zip(a.tolist(), b.tolist(), c.tolist(), strict=True)
+    expected = [by_hand(x, y, z, types, first) for x, y, z in triples]
     body = f"dp2a.{half}.{types[0]}.{types[1]} %r4, %r1, %r2, %r3; st.global.u32 [%d2], %r4; ret;"
     ptx.load(f"{HEAD}{body}\n}}\n").launch("k", 1, 64, [a, b, c])
     assert c.tolist() == expected

@@ -39,7 +39,7 @@ def _(opcode: Opcode) -> Operation:
     if not opcode.has("parity") or operands != ASKING:
         raise opcode.unknown("a phase is named by its parity, without a limit of time")
     return Operation(
-        results=("pred",), sources=("address", "u32"), compute=_asked(space_of(opcode)), lanes=True, memory=True
+        results=("pred",), sources=("address", "u32"), compute=_is_over(space_of(opcode)), lanes=True, memory=True
     )
 
 
@@ -61,8 +61,8 @@ def _changed(
         shape = lanes.index.shape
         words = view(lanes.machine.memory.octets, np.dtype(np.uint64))
         where = np.broadcast_to(lanes.machine.memory.positions(space, address, lanes, 8) // 8, shape)
-        given = [np.broadcast_to(value, shape) for value in values]
-        return one_by_one(words, where, given, lanes, lambda old, operands, _: renew(old, *operands))
+        operands = [np.broadcast_to(value, shape) for value in values]
+        return one_by_one(words, where, operands, lanes, lambda old, values, _: renew(old, *values))
 
     return Operation(results=results, sources=("address", *sources), compute=compute, lanes=True, memory=True)
 
@@ -74,12 +74,12 @@ def _begun(count: Array) -> Array:
 
 def _arrived(word: Array) -> Array:
     """With the last arrival a phase is over, and the next one waits for as many."""
-    left = (word & _COUNT) - _SINGLE
+    pending = (word & _COUNT) - _SINGLE
     over = (word ^ _PHASE) & ~_COUNT | word >> _WIDTH & _COUNT
-    return np.where(left == _NONE, over, word & ~_COUNT | left)
+    return np.where(pending == _NONE, over, word & ~_COUNT | pending)
 
 
-def _asked(space: str) -> Callable[..., Array]:
+def _is_over(space: str) -> Callable[..., Array]:
     """Whether the phase of that parity, the current one or the one before, is over."""
 
     def compute(lanes: Lanes, address: Array, parity: Array) -> Array:

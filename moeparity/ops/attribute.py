@@ -177,11 +177,12 @@ LOGISTIC = Attribute(
     name="logistic",
     kind="form",
     default=NATIVE,
-    values=(NATIVE, "exp", "cuda", "cuda_fast", "u20", "sleef"),
+    values=(NATIVE, "exp", "cuda", "cuda_fast", "inductor", "u20", "sleef"),
     sources=dict.fromkeys(("u20", "sleef"), Evidence("read", _SILU_AND_MUL)),
     says="sigmoid, also within silu: torch's own kernel, which on CPU gives some fp32 numbers another last bit at the "
     "end of a call than within it; or 1 / (1 + exp(-x)), silu x / (1 + exp(-x)), each step rounded, with torch's exp, "
-    "CUDA's, or CUDA's with -use_fast_math, whose approximate instructions are an H200's; or with "
+    "CUDA's, CUDA's with -use_fast_math, or CUDA's before Triton's quotient (div.full), as torch's Inductor has silu "
+    "on GPUs; approximate instructions are an H200's; or with "
     f"torch's exp_u20 for CPUs or Sleef's expf, of which silu is x * (1 / (1 + exp(-x))) ({_SILU_AND_MUL}: with "
     "AVX-512, and without)",
 )

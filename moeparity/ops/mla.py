@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from moeparity.numerics.collectives.declaration import Evidence
+from moeparity.numerics.gemm_forms import unplanned
 from moeparity.numerics.orders import NATIVE
 from moeparity.ops import linear
 from moeparity.ops.attention import SCALE, refuses_orders, sees_rows, varlen
@@ -61,7 +62,17 @@ def _refuses_latent(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, s
 
 
 def _refuses_expanded(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
-    return _refuses_heads(shapes, values) or _refuses_latent(shapes, values)
+    return _refuses_heads(shapes, values) or _refuses_latent(shapes, values) or _refuses_unplanned(shapes, values)
+
+
+def _refuses_unplanned(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
+    """Refuses plans without the GEMM of all heads; those of ranks are looked up as they are computed."""
+    if cut(values) > 1:
+        return None
+    dtype, tf32 = str(values["kv_b"]), values.get("kv_b_tf32") == "yes"
+    n, k = shapes["kv_b"]
+    reason = unplanned(n, k, str(values[KV_B_ORDER]), dtype, dtype, tf32=tf32, biased=False)
+    return None if reason is None else (KV_B_ORDER, reason)
 
 
 def _expanded_sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:

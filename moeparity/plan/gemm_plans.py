@@ -8,7 +8,7 @@ from typing import Final
 from moeparity.documents.checked import read
 from moeparity.errors import SpecError, Where, listed
 from moeparity.numerics.collectives.declaration import Level
-from moeparity.numerics.tensor_core.gemm_plans import KNOWN, GemmPlan, is_held, plan_of
+from moeparity.numerics.tensor_core.gemm_plans import HOPPER, KNOWN, is_held, plan_for
 from moeparity.numerics.tensor_core.instructions import architecture_of
 from moeparity.numerics.tensor_core.planned_order import PlannedOrder, Run
 from moeparity.plan.spec import reader
@@ -37,14 +37,14 @@ def planned_for(name: str, gpu: str, where: Where) -> tuple[PlannedOrder, str]:
             f"{where}: plans {name!r} are those of cuBLASLt {file.library}; what its numbers stand for on {gpu} is "
             f"known for {words}. Ask that version, or leave `plans` out: then every GEMM is one chain."
         )
-    order = PlannedOrder(gpu, {(of.n, of.k, of.inputs, of.output): tuple(_runs(of)) for of in file.gemms})
+    order = PlannedOrder(gpu, {(of.n, of.k, of.inputs, of.output): tuple(_runs(of, gpu)) for of in file.gemms})
     return order, f"{_level(file)}: {PLANS_OF}cuBLASLt {file.library} on {file.device}, {path.name}"
 
 
 def _level(file: PlansFile) -> Level:
     """`verified: vectors` where an H200 computed GEMMs by all of these algorithms; else they are read (bitequiv)."""
     recorded = all(is_held(numbers) for of in file.gemms for _, numbers in _numbers(of))
-    return "verified: vectors" if recorded and architecture_of(file.gpu) == "sm_90" else "read"
+    return "verified: vectors" if recorded and architecture_of(file.gpu) == HOPPER else "read"
 
 
 def _numbers(of: PlannedGemm) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -54,12 +54,12 @@ def _numbers(of: PlannedGemm) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield rows, tuple(map(int, words.split()))
 
 
-def _runs(of: PlannedGemm) -> Iterator[Run]:
+def _runs(of: PlannedGemm, gpu: str) -> Iterator[Run]:
     """The plans of a shape, neighbours that are alike in one run."""
     run: Run | None = None
     for rows, numbers in _numbers(of):
         first, _, last = rows.partition("-")
-        plan: GemmPlan | int = plan_of(numbers, of.k) or numbers[0]
+        plan = plan_for(numbers, (int(last or first), of.n, of.k), architecture_of(gpu)) or numbers[0]
         if run is not None and run[1] + 1 == int(first) and run[2] == plan:
             run = (run[0], int(last or first), plan)
             continue

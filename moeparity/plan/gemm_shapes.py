@@ -12,11 +12,13 @@ from moeparity.plan.gpu import PLANNED
 from moeparity.plan.graph import Node
 
 _HALF = ("bf16", "fp16")
+KV_B = "kv_b"
+"""Of `mla_expand`, a weight and the site of its GEMM."""
 
 
 def gemm_shapes(plans: Iterable[BoundGraph]) -> tuple[Shape, ...]:
-    """Each shape of the 16-bit GEMMs without a bias in `linear`, `gate` and `lm_head`, of one rank where ranks share
-    them.
+    """Each shape of the 16-bit GEMMs without a bias in `linear`, `gate`, `lm_head` and `mla_expand`, of one rank where
+    ranks share them.
     """
     every = (phase for plan in plans for phase in plan.distinct)
     shapes = (_shape(plan, node) for plan in every for node in plan.nodes_as_run if node.op.name in PLANNED)
@@ -25,6 +27,9 @@ def gemm_shapes(plans: Iterable[BoundGraph]) -> tuple[Shape, ...]:
 
 def _shape(plan: BoundGraph, node: Node) -> Shape | None:
     values = plan.active(node)
+    if KV_B in values:
+        (n, k), dtype = node.weights[KV_B].shape, str(values[KV_B])
+        return (n // cut(values), k, dtype, dtype) if dtype in _HALF else None
     inputs = str(values["inputs"])
     if inputs not in _HALF or "bias" in node.weights:
         return None

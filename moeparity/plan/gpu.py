@@ -10,6 +10,7 @@ from typing import Any, Final
 from moeparity.errors import SpecError, Where
 from moeparity.numerics.tensor_core.gemm_orders import TensorCoreOrder
 from moeparity.ops.linear import ORDER, SPLITS
+from moeparity.ops.mla import KV_B_ORDER, MLA_EXPAND
 from moeparity.ops.registry import OPS
 from moeparity.plan.engine_profile import Profile
 from moeparity.plan.gemm_plans import planned_for
@@ -21,8 +22,11 @@ from moeparity.plan.spec import variant_schema
 GPU: Final = "gpu"
 """The name of these rules in reports: `placement gpu`."""
 
-PLANNED: Final = ("linear", "gate", "lm_head")
-"""Ops that call cuBLAS for one GEMM without others beside it."""
+PLANNED: Final = {
+    **dict.fromkeys(("linear", "gate", "lm_head"), (ORDER.name, SPLITS.name)),
+    MLA_EXPAND.name: (KV_B_ORDER,),
+}
+"""Ops that call cuBLAS for one GEMM without others beside it, and what of theirs its plan says."""
 
 _ASSUMED: Final = "inferred: what no profile states of a GPU: one chain over K, and FlashAttention 2's forward"
 
@@ -89,8 +93,8 @@ def _planned(variant: variant_schema.Variant, where: Where) -> list[tuple[Choice
         return []
     at = Where(where.path, variant.line_of("plans") or where.line)
     order, evidence = planned_for(variant.plans, variant.gpu, at)
-    values: dict[str, str | int] = {ORDER.name: str(order), SPLITS.name: 1}
-    choices = [(op, name) for op in PLANNED for name in values]
+    values: dict[str, str | int] = {ORDER.name: str(order), KV_B_ORDER: str(order), SPLITS.name: 1}
+    choices = [(op, name) for op, names in PLANNED.items() for name in names]
     return [(choice, replace(_rule(at, choice, values[choice[1]]), evidence=evidence)) for choice in choices]
 
 

@@ -30,7 +30,7 @@ _SHARES = (0.2, 0.5, 0.9)
 _ENDED = 1 << 30
 _WAITING = _ENDED - 1
 _PATIENCE = 1024
-"""Steps after which the furthest place goes once, so that a thread that waits for a flag does not wait forever."""
+"""Steps after which another place goes first, each in its turn, so that no thread waits forever for what others do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,12 +186,15 @@ class Machine:
         raise PtxError(self._deadlock(segments))
 
     def _places(self, steps: int) -> list[int]:
-        first, last = int(self._place.min()), int(self._place.max())
-        places = [first] if first == last else np.unique(self._place).tolist()
+        lowest, highest = int(self._place.min()), int(self._place.max())
+        places = [lowest] if lowest == highest else np.unique(self._place).tolist()
         places = [place for place in places if place < _WAITING]
         if self.rng is not None:
             return list(self.rng.permutation(places)) if places else []
-        return places[::-1] if steps % _PATIENCE == _PATIENCE - 1 else places
+        if steps % _PATIENCE < _PATIENCE - 1 or not places:
+            return places
+        first = steps // _PATIENCE % len(places)
+        return [*places[first:], *places[:first]]
 
     def _met(self, segment: Segment, active: Array) -> Array:
         """Of threads at an instruction of a warp, those whose mask has come."""

@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from typing import Any
 from moeparity.profiles import fidelity
 from scripts.pages.page import ROOT
 
+_COMPACT = partial(json.dumps, separators=(",", ":"))
 DATA = ROOT / "moeparity" / "profiles" / fidelity.FILE
 
 
@@ -121,7 +123,7 @@ def as_text(data: Mapping[str, Any]) -> str:
     out += ['"tests": [', ",\n".join(map(json.dumps, data["tests"])), "],", '"values": {']
     ops = []
     for op, attributes in data["values"].items():
-        of = ",\n".join(f" {json.dumps(name)}: {json.dumps(values)}" for name, values in attributes.items())
+        of = ",\n".join(f" {json.dumps(name)}: {_COMPACT(values)}" for name, values in attributes.items())
         ops.append(f"{json.dumps(op)}: {{\n{of}\n}}")
     return "\n".join([*out, ",\n".join(ops), "}", "}", ""])
 

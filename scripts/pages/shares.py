@@ -25,6 +25,7 @@ from moeparity.plan.setting import edges_of
 from moeparity.plan.spec.variant_schema import Variant
 from moeparity.profiles import fidelity
 from moeparity.profiles.compare import architectures
+from scripts.pages import reasons
 
 QWEN, DEEPSEEK = "qwen3_moe", "deepseek_v3"
 MODELS: Mapping[str, tuple[str, ...]] = {
@@ -49,19 +50,18 @@ What no run verifies, of all choices, by why:
 |---|---|---|---|---|---|---|
 {rows}
 
-- **Inside a GEMM**: into how many parts cuBLAS cuts K (`splits`) only its plan for a shape says (`moeparity kernel
-  plans`); that ranks do not cut it into fixed blocks (`blocks`), and forms that 16-bit operands leave no choice of
-  (`tf32`), no profile states; products of MLA in batches were not recorded on a GPU. What goes in and comes out of a
-  GEMM (`inputs`, `output`) is not counted there.
-- **Inside attention** (FlashAttention 3, and FlashInfer's and TensorRT-LLM's): its kernels load by TMA and wait on
-  `mbarrier`, which the PTX interpreter refuses, and no output of theirs was recorded on a GPU. With
-  `--attention-backend` set to Triton's kernels, which were run, the profiles are the two named for it.
+- **Inside a GEMM**, **inside attention**: each with its reason in the next table. What goes in and comes out of a GEMM
+  (`inputs`, `output`) is not counted there.
 - **Opaque**: sums by atomics, in the order of arrival.
 - **Not stated**: defaults of an op, which a profile does not vouch for; its header says what it leaves open.
 - **Stated**: in the tables below, each with what was read. Among them: what no kernel could be had of (TensorRT-LLM's
   sources beside those in FlashInfer's wheel: for Qwen3 the kernel of its norms of heads and rotary embedding and the
   softmax router; sgl-kernel's binaries; TransformerEngine's GEMMs, whose operands are handed over in C++), and what has
   no other value to be told from.
+
+Why no run tells what is inside a GEMM or inside attention:
+
+{reasons}
 """
 
 HEAD = """# What the engine profiles rest on
@@ -116,7 +116,9 @@ def page(_: str = "") -> str:
         models=f"{QWEN} and {DEEPSEEK}", levels=" | ".join(LEVELS), rules="---|" * len(LEVELS), rows=rows
     )
     without = "\n".join(_without(*key, of) for key, of in counted.items())
-    parts = [head.rstrip(), WITHOUT_A_RUN.format(rows=without).rstrip()]
+    inside = [(profile, c) for (profile, _), of in counted.items() for c in of if c.is_inside and not c.by_run]
+    why = "\n".join(reasons.table(inside))
+    parts = [head.rstrip(), WITHOUT_A_RUN.format(rows=without, reasons=why).rstrip()]
     for profile, models in MODELS.items():
         of_models = [choice for model in models for choice in counted[profile, model]]
         parts += [f"\n## {profile}: what no run verifies\n", *_rest(of_models)]
@@ -202,11 +204,11 @@ def _rest(choices: Sequence[Choice]) -> Iterator[str]:
     yield "| level | choices | why |\n|---|---|---|"
     for (level, why, claimable), names in lines.items():
         may = (
-            f". A run of {claimable} has these values: a claim may be made where that is the kernel."
+            f" A run of {claimable} has these values: a claim may be made where that is the kernel."
             if claimable
             else ""
         )
-        yield f"| {level} | {', '.join(names)} | {_cell(why + may)} |"
+        yield f"| {level} | {', '.join(names)} | {_cell(why.rstrip('.') + '.' + may)} |"
 
 
 _WHY: Mapping[str, str] = {

@@ -18,6 +18,7 @@ from tests.plan.test_gpu import QUICKSTART, model, orders, report_of
 
 SHAPES = ((24, 96), (96, 256), (256, 96))
 """N and K of the shipped checkpoint's GEMMs: gate, o_proj; q, k, v and the head."""
+EXPAND = "layers[0].attention.expand"
 TWO_SPLITS, ONE_SPLIT = "66 393 2 2 0 0 35 0 5", "66 393 1 0 0 0 35 0 5"
 
 
@@ -32,10 +33,10 @@ def plans_file(folder: Path, *runs: str, gpu: str = "h200", library: str = "13.1
     return str(path)
 
 
-def plan(folder: Path, **variant: Any) -> BoundGraph:
+def plan(folder: Path, checkpoint: Path = QUICKSTART, **variant: Any) -> BoundGraph:
     of_side = Variant(**{"profile": "hf-default", "gpu": "h200", **variant})
     where = Where(folder / "recipe.yaml")
-    return bound_side(model(QUICKSTART).graph, of_side, load_profile(of_side.profile, where), "bf16", where).plan
+    return bound_side(model(checkpoint).graph, of_side, load_profile(of_side.profile, where), "bf16", where).plan
 
 
 def test_the_shapes_asked_for_are_those_of_the_gemms() -> None:
@@ -60,10 +61,35 @@ def test_plans_are_those_of_cublas_and_experts_keep_one_chain(tmp_path: Path) ->
     assert not plan(tmp_path).sees_rows(gate)
 
 
+def test_latents_are_expanded_by_plans_too(tmp_path: Path, deepseek_v3: Path) -> None:
+    """kv_b's GEMM is one of cuBLAS's; where it is absorbed, its products in batches are not asked for."""
+
+    def of_latents(**variant: Any) -> BoundGraph:
+        # Their K is no multiple of 16.
+        native = dict.fromkeys(("layers[*].attention.q_proj:order", "layers[*].moe.experts:order"), "native")
+        loop = {"layers[*].moe.experts:implementation": "loop"}
+        return plan(tmp_path, deepseek_v3, **{"set": {**native, **loop}, **variant})
+
+    bound = of_latents()
+    shapes = gemm_shapes([bound])
+    (kv_b,) = (node.weights["kv_b"].shape for node in bound.graph.nodes if node.name == EXPAND)
+    assert (*kv_b, "bf16", "bf16") in shapes
+    halved = gemm_shapes([of_latents(gpu=None, placement={"tensor": 2})])
+    assert (kv_b[0] // 2, kv_b[1], "bf16", "bf16") in halved
+    of_file = {(n, k) for n, k, *_ in shapes}
+    by_op = orders(of_latents(plans=plans_file(tmp_path, f"1-99: {ONE_SPLIT}", shapes=of_file)))
+    assert all(str(order).startswith("cublaslt(h200: ") for order in by_op["mla_expand"])
+    others = plans_file(tmp_path, f"1-99: {ONE_SPLIT}", shapes=of_file - {tuple(kv_b)})
+    with pytest.raises(SpecError, match=rf"kv_b_order: the plans hold no GEMM of N {kv_b[0]}, K {kv_b[1]}"):
+        of_latents(plans=others)
+
+
 @pytest.mark.parametrize(
     ("run", "level"),
     [
         (TWO_SPLITS, "verified: vectors"),
+        ("13 0 1 0 0 75 0 0 0", "verified: vectors"),
+        ("13 0 1 0 0 74 0 0 0", "read"),
         ("24 5 3 4 0 0 10 0 0", "verified: vectors"),
         ("24 5 3 1 0 0 10 0 0", "read"),
         ("21 5 3 4 0 0 10 0 0", "read"),

@@ -95,7 +95,8 @@ def test_every_instruction_of_the_table_is_run_by_a_test() -> None:
     texts = " ".join([programs, *(body for body, _, _ in CASES.values()), *(template.text for template in TEMPLATES)])
     refused = {*_TENSOR, *_OTHER}
     approximate = {name.split(".")[0] for name in APPROXIMATIONS}
-    for name in ("test_matrices.py", "test_tensor_cores.py", "test_warp_groups.py"):
+    files = ("asynchronous_barriers", "dot_products", "matrices", "tensor_cores", "warp_groups")
+    for name in (f"test_{file}.py" for file in files):
         texts += Path(__file__).with_name(name).read_text("utf-8")
     absent = {root for root in DECLARATIONS if f"{root}." not in texts and f" {root} " not in texts}
     assert absent - refused - approximate == set()

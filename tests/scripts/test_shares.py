@@ -11,7 +11,7 @@ from moeparity.errors import Where
 from moeparity.plan.engine_profile import Profile, load_profile
 from moeparity.profiles import fidelity
 from moeparity.profiles.fidelity import Compiled, Proof
-from scripts.pages import shares
+from scripts.pages import reasons, shares
 from scripts.pages.shares import choices
 
 PTX = Compiled(compiler="CUDA 13.5.37", architecture="sm_90")
@@ -92,8 +92,35 @@ def test_most_of_what_is_stated_rests_on_a_run(profile: str, model: str) -> None
     assert sum(choice.by_run for choice in stated) >= 0.6 * len(stated)
 
 
-@pytest.mark.parametrize("profile", ["vllm", "vllm-triton-attention", "sglang", "sglang-triton-attention"])
-def test_three_quarters_of_all_choices_rest_on_a_run(profile: str) -> None:
-    """Of a model whose attention is no latent one; among all are those that no file states."""
-    of_model = choices(profile, "qwen3_moe")
+@pytest.mark.parametrize(
+    ("profile", "model"),
+    [
+        (profile, model)
+        for profile, of in shares.MODELS.items()
+        for model in of
+        if profile.startswith(("vllm", "sglang"))
+    ],
+)
+def test_three_quarters_of_all_choices_rest_on_a_run(profile: str, model: str) -> None:
+    """Among all are those that no file states."""
+    of_model = choices(profile, model)
     assert sum(choice.by_run for choice in of_model) >= 0.75 * len(of_model)
+
+
+@pytest.mark.parametrize(
+    ("profile", "model"), [(profile, model) for profile, of in shares.MODELS.items() for model in of]
+)
+def test_nothing_inside_a_gemm_or_attention_is_without_a_reason(profile: str, model: str) -> None:
+    inside = [choice for choice in choices(profile, model) if choice.is_inside and not choice.by_run]
+    assert inside
+    assert {reasons.reason(profile, choice) for choice in inside} <= reasons.SAYS.keys()
+    rows = [row for row in reasons.table((profile, choice) for choice in inside) if row.startswith("| ")]
+    for choice in inside:
+        (row,) = [row for row in rows if f"`{choice.op}:{choice.attribute}`" in row]
+        assert reasons.SAYS[reasons.reason(profile, choice)] in row
+
+
+def test_a_choice_that_nobody_explained_is_no_reasons() -> None:
+    strange = replace(next(c for c in choices("vllm", "qwen3_moe") if c.op == "linear"), attribute="promotion")
+    with pytest.raises(KeyError):
+        reasons.reason("vllm", strange)

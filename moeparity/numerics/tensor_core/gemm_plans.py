@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
+from moeparity.numerics.tensor_core.cuda_core_plans import HELD, CudaCorePlan, plan_on_cuda_cores
 from moeparity.numerics.tensor_core.gemm_orders import GRAIN
 
 NVJET: Final = 66
@@ -26,6 +27,7 @@ FIELDS: Final = (
 KNOWN: Final = {"sm_90": ((13, 1),), "sm_100": ((12, 8), (13, 1)), "sm_103": ((13, 1),)}
 """By architecture, the versions of cuBLASLt whose numbers are known."""
 
+HOPPER: Final = "sm_90"
 _HELD = (NVJET, 23, 24)
 _NVJET_STAGES = 35
 _UNALIGNED_GRAIN = 8
@@ -94,7 +96,16 @@ def plan_of(numbers: Sequence[int], k: int) -> GemmPlan | None:
 def is_held(numbers: Sequence[int]) -> bool:
     """Whether whole GEMMs that an H200 planned by these numbers were held to what it computed (tests/recorded/h200)."""
     of = dict(zip(FIELDS, numbers, strict=True))
+    if (of["algo_id"], of["custom_option"]) in HELD:
+        return of["split_k"] == 1
     return of["algo_id"] in _HELD and (of["split_k"] == 1 or of["reduction_scheme"] in (_IN_FP32, _ROUNDED))
+
+
+def plan_for(numbers: Sequence[int], shape: tuple[int, int, int], architecture: str) -> GemmPlan | CudaCorePlan | None:
+    """As `plan_of`, of a GEMM of `shape` M, N, K; on Hopper also those on CUDA cores."""
+    rows, n, k = shape
+    of_cores = plan_on_cuda_cores(dict(zip(FIELDS, numbers, strict=True)), n, rows) if architecture == HOPPER else None
+    return plan_of(numbers, k) or of_cores
 
 
 def _of_nvjet(splits: int, scheme: int, k: int) -> GemmPlan | None:

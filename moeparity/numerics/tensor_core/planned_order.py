@@ -10,18 +10,21 @@ from dataclasses import dataclass
 from functools import cache
 
 from moeparity.numerics.orders import OrderError
+from moeparity.numerics.tensor_core.cuda_core_plans import CudaCorePlan
 from moeparity.numerics.tensor_core.gemm_plans import CUTLASS, GemmPlan, PlanError
 from moeparity.numerics.tensor_core.instructions import Instruction, architecture_of, instruction
 
 Shape = tuple[int, int, str, str]
 """N, K, the dtype of the operands, the dtype of the result."""
-Run = tuple[int, int, GemmPlan | int]
+Run = tuple[int, int, GemmPlan | CudaCorePlan | int]
 """Rows from and to, and the plan of GEMMs with so many; a number is an algorithm whose order is not modelled."""
 
 PREFIX = "cublaslt("
 EXAMPLE = "cublaslt(h200: bf16 bf16 5120x2048 1-16=3 17-8192=1)"
 
-_RUN = re.compile(r"(\d+)(?:-(\d+))?=(?:(\d+)(?:/(\d+)/(\d+)/(\d+))?|algorithm(\d+))")
+_RUN = re.compile(
+    r"(\d+)(?:-(\d+))?=(?:(\d+)(?:/(\d+)/(\d+)/(\d+))?|cores(?P<cores>\d+/\d+/\d+)|algorithm(?P<algorithm>\d+))"
+)
 _GEMM = re.compile(r"\s*(\w+) (\w+) (\d+)x(\d+)((?: [\d\-]+=[\w/]+)+)\s*")
 
 
@@ -49,18 +52,19 @@ class PlannedOrder:
             f"checkpoint (`moeparity kernel plans`), or set tensor_core({self.gpu}) here."
         )
 
-    def plan(self, rows: int, shape: Shape) -> GemmPlan:
+    def plan(self, rows: int, shape: Shape) -> GemmPlan | CudaCorePlan:
         """The plan of a GEMM. Raises PlanError if there is none, or if its order is not modelled."""
         reason = self.missing(shape)
         if reason is not None:
             raise PlanError(reason)
         for first, last, plan in self.runs[shape]:
-            if first <= rows <= last and isinstance(plan, GemmPlan):
+            if first <= rows <= last and not isinstance(plan, int):
                 return plan
             if first <= rows <= last:
                 raise PlanError(
                     f"cuBLASLt takes algorithm {plan} for N {shape[0]}, K {shape[1]} and {rows} rows; how it adds is "
-                    f"not modelled, as it is for 66 and {', '.join(map(str, CUTLASS))}. Set another order here."
+                    f"not modelled with these numbers, as it mostly is for 66, {', '.join(map(str, CUTLASS))} and, on "
+                    "Hopper, 11, 13 and 16. Set another order here."
                 )
         raise PlanError(
             f"the plans of N {shape[0]}, K {shape[1]} hold other numbers of rows than {rows}. Ask again with "
@@ -97,6 +101,12 @@ def _runs(text: str) -> Iterator[Run]:
         run = _RUN.fullmatch(word)
         if run is None:
             raise OrderError(f"{word!r} is no plan; expected such as 1-16=3, in {EXAMPLE}.")
-        first, last, splits, scheme, step, block, algorithm = run.groups()
-        plan = int(algorithm) if algorithm else GemmPlan(int(splits), *map(int, filter(None, (scheme, step, block))))
+        first, last, *numbers = run.groups()[:6]
+        plan: GemmPlan | CudaCorePlan | int
+        if run["algorithm"]:
+            plan = int(run["algorithm"])
+        elif run["cores"]:
+            plan = CudaCorePlan(*map(int, run["cores"].split("/")))
+        else:
+            plan = GemmPlan(*map(int, filter(None, numbers)))
         yield int(first), int(last or first), plan

@@ -1,4 +1,4 @@
-"""A GEMM as a plan of cuBLASLt adds it up on tensor cores."""
+"""A GEMM as a plan of cuBLASLt adds it up, on tensor cores or CUDA cores."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from functools import reduce
 import torch
 
 from moeparity.numerics.rounding import rounded
+from moeparity.numerics.tensor_core.cuda_core_plans import CudaCorePlan
+from moeparity.numerics.tensor_core.cuda_core_product import cuda_core_product
 from moeparity.numerics.tensor_core.gemm_plans import GemmPlan
 from moeparity.numerics.tensor_core.instructions import Instruction
 from moeparity.numerics.tensor_core.product import multiply_add
 
 
 def planned_product(
-    instruction: Instruction, x: torch.Tensor, weight: torch.Tensor, plan: GemmPlan, output: torch.dtype
+    instruction: Instruction, x: torch.Tensor, weight: torch.Tensor, plan: GemmPlan | CudaCorePlan, output: torch.dtype
 ) -> torch.Tensor:
     """x [M, K], weight [N, K] -> fp32 [M, N], not rounded to `output` but where the plan rounds on the way."""
+    if isinstance(plan, CudaCorePlan):
+        return cuda_core_product(x, weight, plan)
     parts = (_part(instruction, x[:, cut], weight[:, cut], plan) for cut in plan.parts(x.shape[-1]))
     if plan.splits == 1:
         return next(parts)

@@ -15,9 +15,9 @@ from moeparity.numerics.rounding import wide, working
 from moeparity.numerics.summation import sum_axis
 from moeparity.ops.attention_forms import OF_SCORES
 
-CUDA_FAST, U20, SLEEF = "cuda_fast", "u20", "sleef"
-"""The forms of CUDA's functions under -use_fast_math, which also flushes subnormal numbers to zero, of torch's exp_u20
-for AVX-512, and of Sleef's expf."""
+CUDA_FAST, INDUCTOR, U20, SLEEF = "cuda_fast", "inductor", "u20", "sleef"
+"""The forms of CUDA's functions under -use_fast_math, which also flushes subnormal numbers to zero, of CUDA's exp with
+Triton's quotient, of torch's exp_u20 for AVX-512, and of Sleef's expf."""
 
 
 def exp(x: torch.Tensor) -> torch.Tensor:
@@ -46,8 +46,7 @@ def sigmoid(x: torch.Tensor, form: str, apply: Apply = call) -> torch.Tensor:
     if form == NATIVE:
         return apply(torch.sigmoid, x)
     denominator = 1 + _exp(-wide(x), form)
-    divide = cuda.fast_divide if form == CUDA_FAST and denominator.dtype == torch.float32 else torch.div
-    return divide(torch.ones_like(denominator), denominator)
+    return _quotient(torch.ones_like(denominator), denominator, form)
 
 
 def softplus(x: torch.Tensor, form: str) -> torch.Tensor:
@@ -68,14 +67,21 @@ def silu(x: torch.Tensor, form: str, apply: Apply = call) -> torch.Tensor:
         return apply(F.silu, x)
     if form in (U20, SLEEF):
         return wide(x) * sigmoid(x, form)
-    divide = cuda.fast_divide if form == CUDA_FAST and wide(x).dtype == torch.float32 else torch.div
-    return divide(wide(x), 1 + _exp(-wide(x), form))
+    return _quotient(wide(x), 1 + _exp(-wide(x), form), form)
 
 
 def _exp(x: torch.Tensor, form: str) -> torch.Tensor:
     """exp in the form that `logistic` names; for fp64 it is torch's."""
-    functions = {"cuda": cuda.expf, CUDA_FAST: cuda.fast_expf, U20: cpu.exp_u20, SLEEF: cpu.sleef_exp}
+    functions = {
+        "cuda": cuda.expf, INDUCTOR: cuda.expf, CUDA_FAST: cuda.fast_expf, U20: cpu.exp_u20, SLEEF: cpu.sleef_exp,
+    }  # fmt: skip
     return functions.get(form, torch.exp)(x) if x.dtype == torch.float32 else torch.exp(x)
+
+
+def _quotient(a: torch.Tensor, b: torch.Tensor, form: str) -> torch.Tensor:
+    """a / b in the form that `logistic` names; for fp64 it is torch's."""
+    functions = {CUDA_FAST: cuda.fast_divide, INDUCTOR: cuda.div_full}
+    return functions.get(form, torch.div)(a, b) if b.dtype == torch.float32 else a / b
 
 
 def softmax(scores: torch.Tensor, step: torch.dtype, at: Mapping[str, Any]) -> torch.Tensor:

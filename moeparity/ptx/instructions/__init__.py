@@ -1,10 +1,13 @@
 """Every instruction that is known, one idea a file; importing this fills `moeparity.ptx.table.DECLARATIONS`."""
 
 from moeparity.ptx.instructions import (
+    asynchronous_barriers,
     atomics,
     barriers,
     bits,
     convert,
+    copies,
+    dot_products,
     floats,
     integers,
     matrices,
@@ -19,10 +22,13 @@ from moeparity.ptx.instructions import (
 )
 
 __all__ = [
+    "asynchronous_barriers",
     "atomics",
     "barriers",
     "bits",
     "convert",
+    "copies",
+    "dot_products",
     "floats",
     "integers",
     "matrices",

@@ -34,7 +34,7 @@ def _(opcode: Opcode) -> Operation:
         shape = lanes.index.shape
         where = lanes.machine.memory.positions(space, address, lanes, dtype.itemsize) // dtype.itemsize
         in_global = np.broadcast_to(inside(address, "global") if space == "" else np.full(1, space == "global"), shape)
-        return _one_by_one(
+        return one_by_one(
             view(lanes.machine.memory.octets, dtype),
             np.broadcast_to(where, shape),
             [np.broadcast_to(value, shape) for value in values],
@@ -47,7 +47,7 @@ def _(opcode: Opcode) -> Operation:
     return Operation(results=results, sources=("address", *operands), compute=compute, lanes=True, memory=True)
 
 
-def _one_by_one(
+def one_by_one(
     numbers: Array, where: Array, values: list[Array], lanes: Lanes, renew: Callable[[Array, list[Array], Array], Array]
 ) -> Array:
     """Every thread's old number; threads of different addresses go together, which no result can tell."""

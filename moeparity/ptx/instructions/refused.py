@@ -8,7 +8,6 @@ from moeparity.ptx.table import DECLARATIONS, Declaration, Opcode, Operation, Un
 
 _TENSOR = ("wmma", "tcgen05", "movmatrix")
 _OTHER = {
-    "mbarrier": "asynchronous barriers are not built",
     "tex": "textures are not built",
     "tld4": "textures are not built",
     "suld": "surfaces are not built",

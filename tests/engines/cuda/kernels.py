@@ -21,6 +21,8 @@ from tests.engines.cuda import (
     ropes,
     routers,
     sglang,
+    sglang_caches,
+    sglang_gemms,
     te,
     tensorrt_llm,
 )
@@ -58,6 +60,8 @@ def of_routers(tokens: int) -> Iterator[Comparison]:
     deepseek = Case(tokens=tokens, experts=256, k=8, groups=8, top_groups=4, biased=True)
     yield lambda: routers.grouped_top_k(deepseek)
     yield lambda: routers.no_aux_tc(replace(deepseek, scale=2.5))
+    # As SGLang calls it.
+    yield lambda: routers.no_aux_tc(deepseek)
     wide = Case(tokens=tokens, experts=160, k=6, groups=4, top_groups=2, biased=True)
     yield lambda: routers.generic_grouped_top_k(wide)
     for experts in (128, 160, 256, 384):
@@ -97,6 +101,14 @@ def of_jit(tokens: int) -> Iterator[Comparison]:
         yield lambda rows=rows: cute_dsl.rms_norm(rows)  # type: ignore[misc]
         if hidden > 512:
             yield lambda rows=rows: cute_dsl.add_rms_norm(rows)  # type: ignore[misc]
+
+
+def of_few_rows() -> Iterator[Comparison]:
+    """SGLang's stores and its gate, which have tests of their own (test_sglang.py)."""
+    yield lambda: sglang_caches.head_store(64)
+    yield lambda: sglang_caches.latent_store(64)
+    for count in sglang_gemms.ROWS:
+        yield lambda n=count: sglang_gemms.tiny_gate(n, experts=64)  # type: ignore[misc]
 
 
 def of_transformer_engine() -> Iterator[Comparison]:
@@ -159,6 +171,7 @@ def large() -> Iterator[Comparison]:
     yield from of_routers(256)
     yield from of_rows(64)
     yield from of_jit(200)
+    yield from of_few_rows()
     yield from of_transformer_engine()
     yield from of_tensorrt_llm(11)
     yield from of_ranks((8,), [(7168, 64)])

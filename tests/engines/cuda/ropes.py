@@ -65,7 +65,7 @@ def by_node(
     """q and k [tokens, heads, dim] as the node turns them."""
     cos, sin = (torch.cat([half, half], -1)[None] for half in rows.chunk(2, dim=-1))
     p = {"interleaved": pairs, "partial": rows.shape[-1] < q.shape[-1]}
-    turned = rope(q[None], k[None], cos, sin, w={}, p=p, at={**at, "layout": "pairs" if pairs else "halves"})
+    turned = rope(q[None], k[None], cos, sin, w={}, p=p, at={"layout": "pairs" if pairs else "halves", **at})
     return [x[0].transpose(0, 1).contiguous() for x in turned]
 
 

@@ -113,8 +113,9 @@ def root_case(*shape: int) -> Case:
 
 
 def root_cases() -> Iterator[Case]:
-    """Widths that divide a sum exactly, and others."""
-    return map(root_case, (400, 30, 90, 90, 90), (2048, 7168, 1536, 512, 2112))
+    """Widths that divide a sum exactly, and others; and silu, whose rows are fp32 too."""
+    yield from map(root_case, (400, 30, 90, 90, 90), (2048, 7168, 1536, 512, 2112))
+    yield logistic_case(9, 2048)
 
 
 def add_norm_case(*shape: int) -> Case:
@@ -151,6 +152,23 @@ def gated_case(tokens: int, width: int) -> Case:
         "SiluAndMul", "swiglu", f"{tokens} x {width}", {"x": x}, [Node(op="swiglu", at=at, outputs=run)],
         ours=lambda: {"output": run(at)[0]}, other_outputs=lambda: {"output": run({**at, "activation": BF16})[0]},
         says=f"one rounding, `logistic: {at['logistic']}`", blind="exponential and quotient",
+    )  # fmt: skip
+
+
+def logistic_case(tokens: int, width: int) -> Case:
+    """SiluAndMul of fp32 rows, whose output shows exponential and quotient."""
+    x = random(tokens, 2 * width, dtype=FP32, seed=width) * 6
+    at = {"activation": FP32, "output": FP32, "logistic": values("swiglu", "deepseek_v3")["logistic"]}
+
+    def run(logistic: str) -> Outputs:
+        gate, up = x.chunk(2, -1)
+        return {"output": elementwise.swiglu(gate, up, w={}, p={}, at={**at, "logistic": logistic})}
+
+    return case(
+        "SiluAndMul", "swiglu", f"{tokens} x {width} fp32", {"x": x}, [],
+        recorded=(Seen(op="swiglu", at=at, operands=FP32),),
+        ours=lambda: run(at["logistic"]), other_outputs=lambda: run("cuda"),
+        says=f"`logistic: {at['logistic']}`",
     )  # fmt: skip
 
 

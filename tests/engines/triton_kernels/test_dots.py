@@ -66,9 +66,10 @@ def test_the_data_tell_neighbours_of_the_arithmetic(name: str, neighbour: str) -
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_data_tell_sums_that_round_to_nearest(name: str) -> None:
-    """torch's products, added in fp32; and two chains in place of one."""
+    """torch's products, added in fp32; two chains in place of one; the down projection in two fixed blocks."""
     assert differing(CASES[name], CASES[name].ours("native")) > MOST_ALIKE
     assert differing(CASES[name], CASES[name].ours(splits=2)) > 0.01
+    assert differing(CASES[name], CASES[name].ours(blocks=2)) > 0.01
 
 
 @pytest.mark.parametrize("operand", ["weights", "activations"])

@@ -1,4 +1,4 @@
-"""Norms that Inductor writes for vLLM, as PTX with an H200's approximate instructions, against `rms_norm`."""
+"""Norms and silu that Inductor writes for vLLM, as PTX with an H200's approximate instructions, against nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ def outputs() -> dict[str, Outputs]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_node_has_the_kernels_bits(outputs: dict[str, Outputs], name: str) -> None:
-    """With roots rounded to nearest an eighth of the numbers and more are others, with a division a seventh."""
+    """With roots rounded to nearest an eighth of the numbers and more are others, with a division a seventh; with a
+    quotient rounded to nearest a fifth of silu's.
+    """
     comparison = compared(CASES[name], outputs[name])
     assert comparison.differ == 0
     assert comparison.control > comparison.numbers / 8

@@ -63,7 +63,7 @@ def rotaries() -> tuple[Function, ...]:
                     inputs.ropes(names, interleaved, dim),
                     ours.rotary,
                     ours.rotary_at,
-                    ({"rope:products": FP32}, {"rotary:output": FP32}),
+                    ({"rope:products": FP32}, {"rotary:output": FP32}, *(({"rope:layout": "halves"},) * interleaved)),
                     p=ours.rotary_p,
                     assumed=EAGER,
                 )

@@ -149,7 +149,7 @@ def test_a_running_total_is_rounded_after_every_part() -> None:
 # Orders written
 
 
-TEXT = "cublaslt(h200: bf16 bf16 64x128 1-4=2 5=13/2/16/128 6=algorithm13)"
+TEXT = "cublaslt(h200: bf16 bf16 64x128 1-4=2 5=13/2/16/128 6=algorithm14 8=cores13/75/1)"
 
 
 def test_an_order_is_read_as_it_is_written() -> None:
@@ -175,7 +175,7 @@ def test_a_misspelt_order_is_refused(text: str, reason: str) -> None:
 @pytest.mark.parametrize(
     ("rows", "n", "form", "reason"),
     [
-        (6, 64, {}, "cuBLASLt takes algorithm 13 for N 64, K 128 and 6 rows; how it adds is not modelled"),
+        (6, 64, {}, "cuBLASLt takes algorithm 14 for N 64, K 128 and 6 rows; how it adds is not modelled"),
         (7, 64, {}, "hold other numbers of rows than 7. Ask again with `moeparity kernel plans --rows 7`"),
         (1, 32, {}, "the plans hold no GEMM of N 32, K 128 with bf16 operands and a bf16 result"),
         (1, 64, {"splits": 2}, "splits: the plans say into how many parts K is cut"),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from moeparity.cli.options import Device, Html, Json
 from moeparity.errors import display_path
+
+if TYPE_CHECKING:
+    from moeparity.doctor.case import Request
 
 Evidence = Annotated[
     list[Path],
@@ -67,9 +70,7 @@ def doctor(
     json: Json = None,
     html: Html = None,
 ) -> None:
-    """What is wrong with a run, from what it left behind.
-
-    Logs, checkpoints, launch files, traces, fingerprints and more.
+    """What is wrong with a run, from what it left behind: logs, checkpoints, launch files, traces and more.
 
     Exit code 0 noise, or what the profiles legally differ in; 1 a cause, or more than noise; 2 the evidence could not
     be used; 3 undecided.
@@ -94,16 +95,21 @@ def doctor(
         device=device,
     )
     if dry_run:
-        from moeparity.cli.render import show
-        from moeparity.doctor.cost import expected
-
-        with outputs({}) as written, written.progress() as progress:
-            estimate = expected(request, progress)
-        show(estimate.blocks())
-        return
+        _show_cost(request)
+        raise typer.Exit
+    stop = Stop() if seconds is None else Stop(seconds=seconds)
     with outputs({"--json": json, "--html": html}) as written:
-        stop = Stop() if seconds is None else Stop(seconds=seconds)
         with written.progress() as progress, stopping(stop):
             examination = examine(request, progress, stop)
         written.report(examination, document(examination, " ".join(map(display_path, evidence))))
     raise typer.Exit(examination.exit_code)
+
+
+def _show_cost(request: Request) -> None:
+    from moeparity.cli.outputs import outputs
+    from moeparity.cli.render import show
+    from moeparity.doctor.cost import expected
+
+    with outputs({}) as written, written.progress() as progress:
+        estimate = expected(request, progress)
+    show(estimate.blocks())

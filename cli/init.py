@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from moeparity.bisection.init.recipe import Starter
 
 
 def init(
@@ -29,7 +33,6 @@ def init(
     goes in place of a launch file; what is printed says by which of both each side is known.
     """
     from moeparity.bisection.init import write_starter
-    from moeparity.bisection.toggles.show import left_out_words
     from moeparity.cli.outputs import outputs
     from moeparity.cli.render import console
 
@@ -37,25 +40,28 @@ def init(
         starter = write_starter(
             checkpoint, out, force=force, server=server, trainer=trainer, adapter=adapter, progress=progress
         )
+    for line in _starter_lines(starter):
+        console().print(line, markup=False)
+
+
+def _starter_lines(starter: Starter) -> Iterator[str]:
+    """What was written, from what, and what the recipe does not hold."""
+    from moeparity.bisection.toggles.show import left_out_words
+
     sides = starter.sides
     written = (starter.recipe, *sides.profiles, starter.tokens)
-    console().print(f"wrote {', '.join(map(str, written[:-1]))} and {written[-1]}")
-    for basis in sides.bases:
-        console().print(basis, markup=False)
-    for another in sides.other_models:
-        console().print(f"warning: not this checkpoint's model: {another}", markup=False)
-    for choice in sides.other_functions:
-        console().print(f"warning: both sides compute another function: {choice}", markup=False)
-    for warning in sides.warnings:
-        console().print(f"warning: no profile covers it: {warning}", markup=False)
+    yield f"wrote {', '.join(map(str, written[:-1]))} and {written[-1]}"
+    yield from sides.bases
+    yield from (f"warning: not this checkpoint's model: {another}" for another in sides.other_models)
+    yield from (f"warning: both sides compute another function: {choice}" for choice in sides.other_functions)
+    yield from (f"warning: no profile covers it: {warning}" for warning in sides.warnings)
     if sides.lacks_adapter:
-        console().print("note: an adapter is started: give its folder with --adapter, and both sides have it")
+        yield "note: an adapter is started: give its folder with --adapter, and both sides have it"
     if sides.obstacle:
-        console().print(f"It does not run: {sides.obstacle}", markup=False)
-    for group in starter.left_out:
-        console().print(f"left out: {left_out_words(group)}", markup=False)
+        yield f"It does not run: {sides.obstacle}"
+    yield from (f"left out: {left_out_words(group)}" for group in starter.left_out)
     if starter.note:
-        console().print(f"note: {starter.note}")
+        yield f"note: {starter.note}"
     if starter.synthetic:
-        console().print("The folder holds no weights, so the recipe says `weights: synthetic(0)`.")
-    console().print(f"next: moeparity bisect {starter.recipe}")
+        yield "The folder holds no weights, so the recipe says `weights: synthetic(0)`."
+    yield f"next: moeparity bisect {starter.recipe}"

@@ -69,17 +69,11 @@ def answered(
     `sampled` says of which sequences hypotheses were simulated first. Where it was stopped before its end nothing is
     settled, since any of those that did not run may explain as much.
     """
-    legal, legal_pair = legal_sizes(case.legal)
     of_noise = noise([values[case.mask] for values in case.bench.engines.values()], case.difference.d, _flipped(case))
     stand = _settled(case, standing(case, tried), of_noise)
-    sizes = Sizes(
-        size=case.difference.mean(case.difference.d.abs()),
-        remainder=case.difference.mean((case.difference.d - stand.first.simulated).abs()),
-        legal=legal,
-    )
-    explanations = tuple(_explanation(case.difference, each) for each in stand.order[:_SHOWN])
-    alike = tuple(each.hypothesis.name for each in stand.alike)
-    explanations = (replace(explanations[0], alike=alike), *explanations[1:])
+    sizes = _sizes(case, stand)
+    first, *others = (_explanation(case.difference, each) for each in stand.order[:_SHOWN])
+    explanations = (replace(first, alike=tuple(each.hypothesis.name for each in stand.alike)), *others)
     rivals = tuple(map(_called, stand.rivals))
     answer = _answer(case, stand, explanations[0], sizes, logged, len(tried), of_noise)
     if is_stopped:
@@ -97,8 +91,8 @@ def answered(
         records=_records(case),
         size=sizes.size,
         left=sizes.remainder,
-        legal=legal,
-        legal_pair=legal_pair,
+        legal=sizes.legal,
+        legal_pair=legal_sizes(case.legal)[1],
         logged=logged,
         explanations=explanations,
         rivals=rivals,
@@ -112,6 +106,14 @@ def answered(
         parting=() if two is not None or answer in {"noise", "as configured"} else parting(case, stand),
         where=whereabouts(case),
         noise=of_noise,
+    )
+
+
+def _sizes(case: Case, stand: Standing) -> Sizes:
+    return Sizes(
+        size=case.difference.mean(case.difference.d.abs()),
+        remainder=case.difference.mean((case.difference.d - stand.first.simulated).abs()),
+        legal=legal_sizes(case.legal)[0],
     )
 
 

@@ -77,17 +77,7 @@ def write_starter(
     config = Config(checkpoint / "config.json")
     graph = _of_language_model(config)
     launched_sides = None if server is None and trainer is None else _launched(checkpoint, server, trainer, out)
-    has_files = any(paths.present(checkpoint / name) for name in (INDEX, SINGLE, *PICKLED))
-    weight_files = Checkpoint(checkpoint) if has_files else None
-    if adapter is not None and weight_files is None:
-        raise CheckpointError(
-            f"{Where(checkpoint)}: holds no weights, and an adapter ({adapter}) stands beside weights. Give the folder "
-            "of those that it was trained on."
-        )
-    if weight_files is not None:
-        graph = graph if adapter is None else adapted(graph, weight_files, adapter)
-        check(weight_files, graph)
-        check_values(weight_files, graph, progress)
+    graph, weight_files = _with_weights(graph, checkpoint, adapter, progress)
     note = _note(graph, weight_files)
     dtype = config.dtype or (file_dtype(weight_files) if weight_files else UNDECLARED_DTYPE)
     prompt_set = prompts(checkpoint, int(config["vocab_size"]))
@@ -111,6 +101,27 @@ def write_starter(
     return Starter(
         recipe=out, tokens=tokens_file, synthetic=weight_files is None, note=note, sides=sides, left_out=left_out
     )
+
+
+def _with_weights(
+    graph: Graph, checkpoint: Path, adapter: Path | None, progress: Callback | None
+) -> tuple[Graph, Checkpoint | None]:
+    """The graph with its adapter, and the checkpoint, of which every weight was read; None if the folder has none.
+    Raises CheckpointError.
+    """
+    has_files = any(paths.present(checkpoint / name) for name in (INDEX, SINGLE, *PICKLED))
+    if not has_files and adapter is not None:
+        raise CheckpointError(
+            f"{Where(checkpoint)}: holds no weights, and an adapter ({adapter}) stands beside weights. Give the folder "
+            "of those that it was trained on."
+        )
+    if not has_files:
+        return graph, None
+    weight_files = Checkpoint(checkpoint)
+    graph = graph if adapter is None else adapted(graph, weight_files, adapter)
+    check(weight_files, graph)
+    check_values(weight_files, graph, progress)
+    return graph, weight_files
 
 
 def _of_language_model(config: Config) -> Graph:

@@ -174,3 +174,41 @@ def test_scales_that_are_off_by_a_factor_in_one_layer_are_named_with_it(small: P
     of = command(path, right, "--sampler", "hf-default", out=tmp_path / "out.json")
     (cause,) = of["blame"]["named"]
     assert re.fullmatch(r"scales-scaled\(factor=1\.2[67]\d*\) of layer 1", cause)
+
+
+@pytest.mark.parametrize("where", ["layers.1.", "layers.1.self_attn.o_proj"], ids=["layer", "node"])
+def test_inverted_scales_are_named_where_the_log_tells_them_apart(fewer: Path, tmp_path: Path, where: str) -> None:
+    """Of a whole layer they make values that no norm can square, so all logits are 0: whatever else does that is not
+    told from it, and nothing is named. Of one projection they are named.
+    """
+    right, faulty = quantised_pair(fewer, tmp_path, lambda name, scales: 1 / scales if where in name else scales)
+    ids = tokens(12, 16)
+    path = log(tmp_path / "log.jsonl", ids, scored(faulty, ids, 4), scored(right, ids, 8))
+    of = command(path, right, "--sampler", "hf-default", out=tmp_path / "out.json")
+    if where.endswith("o_proj"):
+        assert of["blame"]["named"] == ["scales-inverted of layers[1].attention.o_proj"]
+        return
+    assert (of["answer"], of["blame"]["named"]) == ("undecided", [])
+    (clue,) = (clue for clue in of["clues"] if "the same probability" in clue["says"])
+    assert "the sampler gives every token the same probability, 1 of 256" in clue["says"]
+    names = {of["explanations"][0]["name"], *(name.rpartition(" (")[0] for name in of["rivals"])}
+    assert {"scales-inverted of layer 1", "weights-zeroed of embed"} <= names
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [lambda scales: scales.flip(0), lambda scales: scales.roll(1, 0), lambda scales: scales.bfloat16().float()],
+    ids=["rows backwards", "rows turned by one", "rounded to bf16"],
+)
+def test_scales_that_are_wrong_in_a_way_no_file_lists_get_no_name(
+    fewer: Path, tmp_path: Path, wrong: Callable[[Tensor], Tensor]
+) -> None:
+    """All scales of layer 1; those that are turned by whole rows are nearly those of another block."""
+    right, faulty = quantised_pair(
+        fewer, tmp_path, lambda name, scales: wrong(scales).contiguous() if "layers.1." in name else scales
+    )
+    ids = tokens(12, 16)
+    path = log(tmp_path / "log.jsonl", ids, scored(faulty, ids, 4), scored(right, ids, 8))
+    of = command(path, right, "--sampler", "hf-default", out=tmp_path / "out.json")
+    assert of["blame"]["named"] == []
+    assert of["answer"] in {"not explained", "undecided", "noise", "as configured"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,8 +24,11 @@ from moeparity.plan.setting import FAULT, Place, Setting
 
 STALE = "weights-of-another-checkpoint"
 STALE_EXPERT = "expert-of-another-checkpoint"
-_STALE = {"weights": STALE, "scales": "scales-of-another-checkpoint"}
-"""What may be as it was before the update -> the fault; scales are those of quantised weights, under new codes."""
+_STALE = {"weights": STALE, "scales": "scales-of-another-checkpoint", "amaxes": "amax-of-another-checkpoint"}
+"""What may be as it was before the update -> the fault; scales are those of quantised weights, under new codes, amaxes
+those by which a side itself rounds a whole tensor to fp8.
+"""
+_WHOLE_TENSOR: Mapping[str, tuple[tuple[str, Value], ...]] = {"amaxes": (("block", 0),)}
 _KINDS = {
     "attention": re.compile(r"\.attention\.(?!norm$)"),
     "routed experts": re.compile(r"\.experts$"),
@@ -211,7 +214,7 @@ def weighted(graph: Graph, part: str = "weights") -> list[Node]:
 def _of_nodes(part: str, where: str, nodes: Iterable[Node], previous: Path) -> Hypothesis:
     """`part` (weights or scales) is stale at these nodes; `where` they are, in words, "" for all."""
     fault = shipped_faults()[_STALE[part]]
-    values = (("checkpoint", str(previous)),)
+    values = (("checkpoint", str(previous)), *_WHOLE_TENSOR.get(part, ()))
     noun = f"{part} of {where}" if where else f"all {part}"
     return Hypothesis(
         name=f"stale {noun}",

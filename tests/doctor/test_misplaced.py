@@ -18,7 +18,7 @@ from moeparity.inputs.model import open_model
 from moeparity.inputs.weights.formats import FORMATS
 from moeparity.inputs.weights.quantise import quantise
 from moeparity.plan.graph import Graph
-from tests.doctor.programs import QUICKSTART, command, log, scored, tokens
+from tests.doctor.programs import QUICKSTART, command, drifted, log, scored, tokens
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +163,24 @@ def test_scales_that_an_update_left_behind_are_named(small: Path, tmp_path: Path
     options = ("--sampler", "hf-default", "--previous", previous)
     of = command(path, present, *options, out=tmp_path / "out.json")
     assert of["blame"]["named"] == ["stale scales of layer 1"]
+
+
+def test_an_amax_that_an_update_left_behind_is_named(fewer: Path, tmp_path: Path) -> None:
+    """The sampler rounds to fp8 what was exported, in layer 1 with scales that it made of the step before."""
+    before = drifted(fewer, tmp_path / "step-1", fraction=0.3)
+    old, new = (load_file(folder / "model.safetensors") for folder in (before, fewer))
+    for name, weight in new.items():
+        if "layers.1." in name and "_proj" in name:
+            scale = old[name].float().abs().max() / 448
+            codes = (weight.float() / scale).clamp(-448, 448).to(torch.float8_e4m3fn)
+            new[name] = (codes.float() * scale).to(weight.dtype)
+    shutil.copytree(fewer, tmp_path / "faulty")
+    save_file(new, tmp_path / "faulty" / "model.safetensors", {"format": "pt"})
+    ids = tokens(12, 16)
+    path = log(tmp_path / "log.jsonl", ids, scored(tmp_path / "faulty", ids, 4), scored(fewer, ids, 8))
+    options = ("--sampler", "hf-default", "--previous", before)
+    of = command(path, fewer, *options, out=tmp_path / "out.json")
+    assert of["blame"]["named"] == ["stale amaxes of layer 1"]
 
 
 def test_scales_that_are_off_by_a_factor_in_one_layer_are_named_with_it(small: Path, tmp_path: Path) -> None:

@@ -296,10 +296,11 @@ def spread(blocks: Tensor, block: Block, shape: Shape, index: Tensor | None = No
     return blocks[down.clamp(max=len(blocks) - 1)][:, across.clamp(max=blocks.shape[1] - 1)]
 
 
-def through_fp8(weight: Tensor, block: int) -> Tensor:
+def through_fp8(weight: Tensor, block: int, scaled_as: Tensor | None = None) -> Tensor:
     """A matrix as a server has it that rounds weights to fp8 when it loads them: fp32 [rows, columns], each block of
     `block` x `block` (0: all of it) scaled so that its largest number is fp8's largest, and multiplied out again.
-    Anything but a matrix stays as it is.
+    scaled_as: the matrix whose largest numbers make the scales, where these were not made anew; what is larger is
+    cut. Anything but a matrix stays as it is.
 
     As transformers 5.23.0 does it (integrations/finegrained_fp8.py, `Fp8Quantize` and `Fp8Dequantize`), but for blocks
     that are cut short at the ends, which it leaves unquantised. Scales are 448 times a rounded reciprocal there, since
@@ -308,13 +309,13 @@ def through_fp8(weight: Tensor, block: int) -> Tensor:
     if weight.dim() != 2:
         return weight
     size = (block or weight.shape[0], block or weight.shape[1])
-    codes, scales = in_fp8(weight, size)
+    codes, scales = in_fp8(weight, size, scaled_as)
     return codes.float() * spread(scales, size, tuple(weight.shape))
 
 
-def in_fp8(weight: Tensor, block: Block) -> tuple[Tensor, Tensor]:
+def in_fp8(weight: Tensor, block: Block, scaled_as: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Codes (fp8_e4m3) and scales (fp32, one for each block) of a matrix, as `through_fp8` says."""
-    largest = amax(weight, block)
+    largest = amax(weight if scaled_as is None else scaled_as, block)
     factor = torch.where(largest > 0, _LARGEST / torch.where(largest > 0, largest, 1.0), 1.0)
     return nearest_codes(weight.float() * spread(factor, block, tuple(weight.shape)), "e4m3"), 1.0 / factor
 

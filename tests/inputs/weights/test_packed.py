@@ -196,3 +196,10 @@ def test_blocks_that_are_cut_short_have_a_scale_of_their_own() -> None:
         for columns in (slice(0, 8), slice(8, 11)):
             assert same_bits(ours[rows, columns].contiguous(), through_fp8(weight[rows, columns], 0))
     assert torch.equal(through_fp8(weight[0], 8), weight[0])
+
+
+def test_scales_of_smaller_numbers_cut_what_is_larger() -> None:
+    """A stale largest number of 1: what lies beyond becomes 1, what lies inside is on the grid of 1 / 448."""
+    weight = torch.tensor([[0.5, 3.0], [-2.0, 0.3]])
+    before = torch.tensor([[1.0, 0.0], [-0.25, 0.5]])
+    assert through_fp8(weight, 0, before).tolist() == [[0.5, 1.0], [-1.0, torch.tensor(128 / 448).item()]]

@@ -16,6 +16,7 @@ from moeparity.doctor.hypotheses import Hypothesis, scales_of_one_layer
 from moeparity.doctor.misplaced import misplaced, orders
 from moeparity.inputs.model import open_model
 from moeparity.inputs.weights.formats import FORMATS
+from moeparity.inputs.weights.packed import through_fp8
 from moeparity.inputs.weights.quantise import quantise
 from moeparity.plan.graph import Graph
 from tests.doctor.programs import QUICKSTART, command, drifted, log, scored, tokens
@@ -126,13 +127,20 @@ def quantised_pair(small: Path, folder: Path, change: Callable[[str, Tensor], Te
     return folder / "fp8", folder / "changed"
 
 
+def as_if_twice_as_large(scales: Tensor) -> Tensor:
+    """What each block of 16 x 16 has if blocks are taken for 32 x 32."""
+    down, across = (torch.arange(size) // 2 for size in scales.shape)
+    return scales[down][:, across].contiguous()
+
+
 @pytest.mark.parametrize(
     ("fault", "wrong"),
     [
+        ("scales-of-another-size(size=32)", as_if_twice_as_large),
         ("scales-transposed", lambda scales: scales.T.reshape(scales.shape)),
         ("scales-of-another-block", lambda scales: torch.cat([scales.flatten()[1:], scales.flatten()[:1]])),
     ],
-    ids=["transposed", "of another block"],
+    ids=["of another size", "transposed", "of another block"],
 )
 def test_scales_that_one_layer_has_wrong_are_named(
     fewer: Path, tmp_path: Path, fault: str, wrong: Callable[[Tensor], Tensor]
@@ -163,6 +171,22 @@ def test_scales_that_an_update_left_behind_are_named(small: Path, tmp_path: Path
     options = ("--sampler", "hf-default", "--previous", previous)
     of = command(path, present, *options, out=tmp_path / "out.json")
     assert of["blame"]["named"] == ["stale scales of layer 1"]
+
+
+def test_a_head_that_was_to_stay_as_it_is_is_named(fewer: Path, tmp_path: Path) -> None:
+    """It is missing from the sampler's list of what not to quantise. The same of routers makes no more than noise."""
+    shutil.copytree(fewer, tmp_path / "faulty")
+    tensors = load_file(fewer / "model.safetensors")
+    tensors["lm_head.weight"] = through_fp8(tensors["lm_head.weight"], 128).to(torch.bfloat16)
+    save_file(tensors, tmp_path / "faulty" / "model.safetensors", {"format": "pt"})
+    right, faulty = (
+        quantised_pair(each, tmp_path / str(n), lambda _, scales: scales)[0]
+        for n, each in enumerate((fewer, tmp_path / "faulty"))
+    )
+    ids = tokens(32, 40)
+    path = log(tmp_path / "log.jsonl", ids, scored(faulty, ids, 4), scored(right, ids, 8))
+    of = command(path, right, "--sampler", "hf-default", out=tmp_path / "out.json")
+    assert of["blame"]["named"] == ["skip-list-ignored(block=128) of lm_head"]
 
 
 def test_an_amax_that_an_update_left_behind_is_named(fewer: Path, tmp_path: Path) -> None:

@@ -93,13 +93,12 @@ def refuse_others(nodes: Iterable[Node], open_other: Callable[[str], Checkpoint]
                 codes = entries[part.name].packed
                 if codes is not None:
                     _refuse_scales(part, node, codes, open_other(part.scales_checkpoint).require(part.name, ref.where))
-            for part, folder in ((part, folder) for part in ref.parts for folder in (part.checkpoint, part.amax)):
-                if not folder:
-                    continue
-                entry = open_other(folder).require(part.name, ref.where)
+            others = [(each.name, folder) for each in ref.parts for folder in (each.checkpoint, each.amax) if folder]
+            for name, folder in others:
+                entry = open_other(folder).require(name, ref.where)
                 if entry.shape != ref.stored:
                     raise CheckpointError(
-                        f"{Where(entry.file)}: {part.name} has shape {list(entry.shape)}; at {node.name} it is to "
+                        f"{Where(entry.file)}: {name} has shape {list(entry.shape)}; at {node.name} it is to "
                         f"stand in place of one of {list(ref.stored)}. Give a checkpoint of the same model."
                     )
 

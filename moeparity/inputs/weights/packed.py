@@ -19,6 +19,10 @@ Shape = tuple[int, ...]
 
 _OF_ACTIVATIONS = (".input_scale", ".input_global_scale", ".output_scale")
 _OF_CACHES = (".k_scale", ".v_scale", ".q_scale", ".kv_scale")
+_AT_ONCE = 1 << 20
+"""Stored numbers that are multiplied out at once."""
+_BY_ROW = {"values", "scales", "second", "shape"}
+"""The tensors of a weight of which a part of the rows needs a part, or all as it is."""
 _LARGEST = 448.0
 """The largest number of fp8_e4m3."""
 
@@ -217,7 +221,25 @@ def _stacked(matrices: Iterator[Tensor], count: int, *, transposed: bool) -> Ten
 
 
 def _matrix(stored: Mapping[str, Tensor], packed: Packed, edits: Sequence[tuple[ScaleVerb, float]]) -> Tensor:
-    """The numbers of one matrix, as it is stored, rows by columns."""
+    """The numbers of one matrix, as it is stored, rows by columns. A large one is made some rows at a time, so that
+    only the result has room for all.
+    """
+    values, high = stored["values"], packed.block[0]
+    rows = max(1, _AT_ONCE // (values.shape[1] * high)) * high
+    if edits or len(values) <= rows or not stored.keys() <= _BY_ROW or packed.form.packing == "words down":
+        return _rows_of(stored, packed, edits)
+    result = torch.empty(0)
+    for first in range(0, len(values), rows):
+        of_scales = stored["scales"].view(as_matrix(tuple(stored["scales"].shape)))
+        of_scales = of_scales[first // high : -(-(first + rows) // high)]
+        some = _rows_of({**stored, "values": values[first : first + rows], "scales": of_scales}, packed, ())
+        result = result if first else torch.empty((len(values), some.shape[1]), dtype=some.dtype)
+        result[first : first + rows] = some
+    return result
+
+
+def _rows_of(stored: Mapping[str, Tensor], packed: Packed, edits: Sequence[tuple[ScaleVerb, float]]) -> Tensor:
+    """The numbers of some rows of a matrix."""
     form, block = packed.form, packed.block
     codes, zeros, scales = codes_and_scales(stored, packed)
     codes = codes if zeros is None else codes - zeros

@@ -16,8 +16,8 @@ from moeparity.doctor.hypotheses import Hypothesis, scales_of_one_layer
 from moeparity.doctor.misplaced import misplaced, orders
 from moeparity.inputs.model import open_model
 from moeparity.inputs.weights.formats import FORMATS
-from moeparity.inputs.weights.packed import through_fp8
 from moeparity.inputs.weights.quantise import quantise
+from moeparity.inputs.weights.rounded_to_fp8 import through_fp8
 from moeparity.plan.graph import Graph
 from tests.doctor.programs import QUICKSTART, command, drifted, log, scored, tokens
 

@@ -14,7 +14,7 @@ import torch
 
 from moeparity.errors import CheckpointError, Where
 from moeparity.inputs.weights.checkpoint import Checkpoint
-from moeparity.inputs.weights.packed import through_fp8
+from moeparity.inputs.weights.rounded_to_fp8 import through_fp8
 from moeparity.inputs.weights.source import Entry, Packed
 from moeparity.numerics.addresses import placed
 from moeparity.numerics.dtypes import torch_dtype

@@ -19,9 +19,10 @@ from moeparity.inputs.model import open_model
 from moeparity.inputs.weights import packed as packed_weights
 from moeparity.inputs.weights.checkpoint import Checkpoint
 from moeparity.inputs.weights.formats import FORMATS
-from moeparity.inputs.weights.packed import through_fp8, unpacked
+from moeparity.inputs.weights.packed import unpacked
 from moeparity.inputs.weights.quantise import packed as pack
 from moeparity.inputs.weights.quantise import quantise
+from moeparity.inputs.weights.rounded_to_fp8 import through_fp8
 from moeparity.inputs.weights.source import Packed
 from moeparity.numerics.bits import same_bits
 from tests.checkpoint_factory import FILE, make_random

@@ -8,8 +8,8 @@ be needed. Its throughput is in bytes of the file, like that of the plain read o
 anonymous memory of a process that bisects: the pages of mapped files are no part of it, since the system drops them
 when it needs to. The bound is two layers in the model's dtype, embedding, head and the values of all variants, from the
 shapes alone. For the throughput each side reads after the system was told to forget the files (posix_fadvise DONTNEED),
-which it may or may not do for what a disk or a hypervisor keeps: both sides have the same chance. Rates are of wall time
-and of processor time, which counts where other programs run too. Exits with 1 where the bound does not hold.
+which it may or may not do for what a disk or a hypervisor keeps: both sides have the same chance. Rates are of wall
+time, and of processor time, which counts where other programs run too. Exits with 1 where the bound does not hold.
 """
 
 from __future__ import annotations

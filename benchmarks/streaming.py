@@ -76,11 +76,11 @@ def main() -> int:
         source = Path(scratch) / PLAIN
         source.mkdir()
         checkpoint_factory.make_wide(source, LAYERS, options.experts)
-        kept = [_is_kept(options, form, source) for form in (PLAIN, *options.formats)]
-    return int(not all(kept))
+        bounds = [_is_within(options, form, source) for form in (PLAIN, *options.formats)]
+    return int(not all(bounds))
 
 
-def _is_kept(options: argparse.Namespace, form: str, source: Path) -> bool:
+def _is_within(options: argparse.Namespace, form: str, source: Path) -> bool:
     """Measure the checkpoint in a format, print, and say whether the bound on its memory holds."""
     folder = source if form == PLAIN else source.with_name(form)
     if form != PLAIN:

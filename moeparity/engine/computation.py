@@ -15,7 +15,7 @@ from moeparity.inputs.weights.cache_scales import reads_scales
 from moeparity.inputs.weights.store import Loaded, Weights
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.numerics.joined_steps import Steps
-from moeparity.ops.attribute import RefusedError, Value
+from moeparity.ops.attribute import RefusedError
 from moeparity.ops.kernels.penalties import Text
 from moeparity.ops.quantised import rounds_operands
 from moeparity.plan.bound import BoundGraph
@@ -120,7 +120,7 @@ def op_numerics(plan: BoundGraph, node: Node, rounded: Mapping[str, object]) -> 
     )
 
 
-def _asks_for_scales(node: Node, active: Mapping[str, Value]) -> bool:
+def _asks_for_scales(node: Node, active: Mapping[str, Any]) -> bool:
     """Whether a node computes with scales of the checkpoint."""
     return rounds_operands(active) or reads_scales(node, active)
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
 from moeparity.errors import CheckpointError, Where
 from moeparity.inputs.weights.checkpoint import Checkpoint
-from moeparity.ops.attribute import Value
 from moeparity.ops.kv_cache import CHECKPOINT
 from moeparity.plan.graph import Graph, Node
 
 _PLACES = ("", "attn.", "{}_proj.")
 """Where in a module of attention a scale may lie, `{}` being k or v."""
 _OF_BOTH = "kv_scale"
+_MATRIX = 2
 _OF_OUTPUT = "{}_proj.output_scale"
 """The older name by which a scale of a projection's outputs is that of the cache."""
 
@@ -35,9 +36,14 @@ def cache_scales(node: Node, graph: Graph, checkpoint: Checkpoint) -> dict[str, 
     return {f"{of}_scale": torch.tensor(either if scale is None else scale) for of, scale in each.items()}
 
 
-def reads_scales(node: Node, choices: Mapping[str, Value]) -> bool:
+def has_scales(node: Node) -> bool:
+    """Whether a node is a cache of keys and values, which may have scales."""
+    return node.op.attribute("k_scale") is not None
+
+
+def reads_scales(node: Node, choices: Mapping[str, Any]) -> bool:
     """Whether a node's choices make it a cache with the checkpoint's scales."""
-    return node.op.name == "kv_cache" and choices.get("scale") == CHECKPOINT
+    return has_scales(node) and choices.get("scale") == CHECKPOINT
 
 
 def _module(node: Node, graph: Graph) -> str:
@@ -46,8 +52,9 @@ def _module(node: Node, graph: Graph) -> str:
     names = (
         name
         for sibling in graph.whole.nodes
-        if sibling.name.rpartition(".")[0] == block and sibling.op.name == "linear"
+        if sibling.name.rpartition(".")[0] == block
         for ref in sibling.weights.values()
+        if len(ref.shape) == _MATRIX
         for name in ref.names
     )
     return next(names, "").rpartition(".")[0].rpartition(".")[0]

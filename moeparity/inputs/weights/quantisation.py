@@ -145,9 +145,9 @@ def _check(where: Where, place: str, fields: Fields, allowed: Mapping[str, Seque
                 f"{did_you_mean(key, allowed)} Take it out of a copy if it changes no weight."
             )
         if allowed[key] and value not in allowed[key]:
-            known = "it where it is empty" if allowed[key] is NOTHING else listed([shown(x) for x in allowed[key]])
+            values = "it where it is empty" if allowed[key] is NOTHING else listed([shown(x) for x in allowed[key]])
             raise CheckpointError(
-                f"{where}: {place} has {key} {shown(value)}; moeparity reads {known}. Give the checkpoint it was made "
+                f"{where}: {place} has {key} {shown(value)}; moeparity reads {values}. Give the checkpoint it was made "
                 "from."
             )
 
@@ -159,10 +159,10 @@ def _bits(where: Where, fields: Fields) -> int:
 
 def _of_either(where: Where, fields: Fields, key: str, older: str, says: str, default: object = None) -> Any:
     """What a key, or its older name, says. Raises CheckpointError where both differ, or where nothing says it."""
-    given = [fields[name] for name in (key, older) if fields.get(name) is not None] or [default]
-    if given[0] is not None and given[0] == given[-1]:
-        return given[0]
-    present = "nothing" if given[0] is None else " and ".join(f"{n} {shown(fields[n])}" for n in (key, older))
+    numbers = [fields[name] for name in (key, older) if fields.get(name) is not None] or [default]
+    if numbers[0] is not None and numbers[0] == numbers[-1]:
+        return numbers[0]
+    present = "nothing" if numbers[0] is None else " and ".join(f"{n} {shown(fields[n])}" for n in (key, older))
     raise CheckpointError(f"{where}: quantization_config has {present} for {says}; expected one number as {key!r}.")
 
 
@@ -276,9 +276,9 @@ def _modelopt(where: Where, fields: Fields) -> tuple[Rule, ...]:
         _refuse_others(where, fields, rule)
         return (rule,)
     layers = _mappings(where, "quantized_layers", fields.get("quantized_layers"))
-    known = {key: KEYS["modelopt"][key] for key in ("quant_algo", "group_size", "has_zero_point", "pre_quant_scale")}
+    keys = {key: KEYS["modelopt"][key] for key in ("quant_algo", "group_size", "has_zero_point", "pre_quant_scale")}
     for name, layer in layers.items():
-        _check(where, f"quantized_layers.{name} of quantization_config", layer, known)
+        _check(where, f"quantized_layers.{name} of quantization_config", layer, keys)
     return tuple(_algorithm(where, {**fields, **layer}, (str(name),)) for name, layer in layers.items())
 
 
@@ -288,8 +288,8 @@ def _refuse_others(where: Where, fields: Fields, rule: Rule) -> None:
         stated = group.get("weights")
         if isinstance(stated, dict) and "num_bits" in stated:
             bits, kind = stated["num_bits"], stated.get("type", "float")
-            known = isinstance(bits, int) and isinstance(kind, str)
-            if not known or FORMATS[rule.formats[0]].code not in _CODES.get((bits, kind), ()):
+            is_pair = isinstance(bits, int) and isinstance(kind, str)
+            if not is_pair or FORMATS[rule.formats[0]].code not in _CODES.get((bits, kind), ()):
                 raise CheckpointError(
                     f"{where}: quantization_config has quant_algo {shown(fields['quant_algo'])}, and weights of {bits} "
                     f"bits, {kind}, in config_groups.{name}. Which of them is right?"

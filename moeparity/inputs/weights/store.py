@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 
 from moeparity.inputs.machine import available_bytes
-from moeparity.inputs.weights.cache_scales import cache_scales
+from moeparity.inputs.weights.cache_scales import cache_scales, has_scales
 from moeparity.inputs.weights.checkpoint import Checkpoint
 from moeparity.inputs.weights.fit import own_codes, refuse_codes
 from moeparity.inputs.weights.rewritten import input_scales, refuse_others, scales_of, weights_of
@@ -168,7 +168,7 @@ class WeightStore:
         source = self.checkpoint
         if not isinstance(source, Checkpoint):
             return {}
-        if node.op.name == "kv_cache":
+        if has_scales(node):
             return {name: scale.to(self.device) for name, scale in cache_scales(node, self.graph, source).items()}
         scales = scales_of(node, self._scales_of_part) if source.formats else {}
         scales |= input_scales(node, source.input_scale) if source.beside else {}

@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compressed_tensors.quantization import QuantizationConfig, preset_name_to_scheme
+from compressed_tensors.quantization import (  # type: ignore[import-untyped]
+    QuantizationConfig,
+    preset_name_to_scheme,
+)
 from transformers.utils.quantization_config import (
     AwqConfig,
     FbgemmFp8Config,
@@ -40,7 +43,7 @@ def of_preset(preset: str, stored_as: str, **further: Any) -> Stated:
 
 READ: dict[str, tuple[Stated, str, tuple[int, int] | None]] = {
     "fp8 in blocks": (FineGrainedFP8Config().to_dict(), "fp8-blocks", (128, 128)),
-    "fp8 in tensors": (FineGrainedFP8Config(weight_block_size=None).to_dict(), "fp8", None),
+    "fp8 in tensors": (FineGrainedFP8Config(weight_block_size=None).to_dict(), "fp8", None),  # type: ignore[arg-type]
     "mxfp4": (Mxfp4Config().to_dict(), "mxfp4", (1, 32)),
     "awq": (AwqConfig(group_size=64).to_dict(), "awq", (64, 1)),
     "gptq": (GPTQConfig(bits=8).to_dict(), "gptq-int8", (128, 1)),
@@ -96,11 +99,11 @@ def test_what_is_understood_in_part_is_refused(name: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_group_that_names_a_module_goes_before_one_for_all_linear_layers(order: int, tmp_path: Path) -> None:
-    groups = of_preset("W4A16", "pack-quantized")["config_groups"]
-    small = json.loads(json.dumps(groups["group_0"]))
+    whole = of_preset("W4A16", "pack-quantized")["config_groups"]["group_0"]
+    small = json.loads(json.dumps(whole))
     small["targets"], small["weights"]["group_size"] = ["re:.*down_proj$"], 32
-    both = dict([("all", groups["group_0"]), ("down", small)][::order])
-    of = stated(tmp_path, of_preset("W4A16", "pack-quantized", config_groups=both))
+    groups = dict([("all", whole), ("down", small)][::order])
+    of = stated(tmp_path, of_preset("W4A16", "pack-quantized", config_groups=groups))
     down, gate = (of.rule(f"model.layers.0.mlp.experts.1.{each}_proj", "int4-packed") for each in ("down", "gate"))
     assert down is not None
     assert gate is not None

@@ -13,12 +13,14 @@ from moeparity.doctor.case import Case, Tried
 from moeparity.doctor.evidence_lines import aside_lines, evidence_lines
 from moeparity.doctor.hypotheses import AS_CONFIGURED
 from moeparity.doctor.judge import Difference, legal_sizes
-from moeparity.doctor.noise import is_far_beyond, may_make, noise
+from moeparity.doctor.noise import noise
 from moeparity.doctor.pairs import best_pair
 from moeparity.doctor.parting import parting
 from moeparity.doctor.report import BEYOND, Answer, Examination, Explanation, Noise, Record, Sampled, Two
 from moeparity.doctor.routes import Flipped
+from moeparity.doctor.settled import settled
 from moeparity.doctor.standing import Standing, standing
+from moeparity.doctor.uniform import equals_as_rivals
 from moeparity.doctor.unsimulated import causes
 from moeparity.doctor.whereabouts import whereabouts
 from moeparity.metrics.verdict import Interval
@@ -70,7 +72,7 @@ def answered(
     settled, since any of those that did not run may explain as much.
     """
     of_noise = noise([values[case.mask] for values in case.bench.engines.values()], case.difference.d, _flipped(case))
-    stand = _settled(case, standing(case, tried), of_noise)
+    stand = equals_as_rivals(case, settled(case, standing(case, tried), of_noise))
     sizes = _sizes(case, stand)
     first, *others = (_explanation(case.difference, each) for each in stand.order[:_SHOWN])
     explanations = (replace(first, alike=tuple(each.hypothesis.name for each in stand.alike)), *others)
@@ -115,19 +117,6 @@ def _sizes(case: Case, stand: Standing) -> Sizes:
         remainder=case.difference.mean((case.difference.d - stand.first.simulated).abs()),
         legal=legal_sizes(case.legal)[0],
     )
-
-
-def _settled(case: Case, stand: Standing, of_noise: Noise | None) -> Standing:
-    """The standing, with fewer rivals if the difference is far beyond noise and the first hypothesis leaves no more
-    than noise: a hypothesis that leaves more than legal arithmetic can make is no rival then. With few sequences this
-    decides where averages have no bounds.
-    """
-    if of_noise is None or not is_far_beyond(of_noise, case.difference):
-        return stand
-    if not may_make(of_noise, case.difference.d - stand.first.simulated):
-        return stand
-    rivals = tuple(each for each in stand.rivals if may_make(of_noise, case.difference.d - each.simulated))
-    return replace(stand, rivals=rivals, is_settled=True)
 
 
 def _flipped(case: Case) -> Flipped | None:

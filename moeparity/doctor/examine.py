@@ -30,6 +30,7 @@ from moeparity.doctor.screening import Screening
 from moeparity.doctor.solve import Lead, solved_for, with_numbers
 from moeparity.doctor.standing import standing
 from moeparity.doctor.traces import of_traces, with_traces
+from moeparity.doctor.uniform import of_uniform
 from moeparity.doctor.unsimulated import at_once, causes, without_log
 from moeparity.logs.log_files import Opening, measure_files
 from moeparity.logs.request import Request as LogRequest
@@ -75,7 +76,7 @@ def examine(request: Request, progress: Callback | None = None, stop: Stop | Non
     if causes(early, ()) and not request.every:
         return at_once(material, early)
     case = opened(request, material, progress)
-    case = replace(case, clues=(*of_engines(case), *of_routes(case.bench.flips), *early))
+    case = replace(case, clues=(*of_engines(case), *of_routes(case.bench.flips), *of_uniform(case), *early))
     case.bench.stop = stop or Stop()
     try:
         return _examined(case, request, progress)

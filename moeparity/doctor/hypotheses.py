@@ -25,10 +25,13 @@ from moeparity.plan.setting import FAULT, Place, Setting
 
 STALE = "weights-of-another-checkpoint"
 STALE_EXPERT = "expert-of-another-checkpoint"
-_OF_CHECKPOINT = {"weights": STALE, "scales": "scales-of-another-checkpoint"}
+_OF_CHECKPOINT = {"weights": STALE, "scales": "scales-of-another-checkpoint", "amaxes": "amax-of-another-checkpoint"}
 _OF_ADAPTER = {"adapter": "adapter-of-another-step"}
 _STALE = {**_OF_CHECKPOINT, **_OF_ADAPTER}
-"""What may be as it was before the update -> the fault; scales are those of quantised weights, under new codes."""
+"""What may be as it was before the update -> the fault; scales are those of quantised weights, under new codes, amaxes
+those by which a side itself rounds a whole tensor to fp8.
+"""
+_WHOLE_TENSOR: Mapping[str, tuple[tuple[str, Value], ...]] = {"amaxes": (("block", 0),)}
 ALL_STALE = {*_STALE.values(), STALE_EXPERT}
 """The faults of what is as it was before the update."""
 _WHOLE = {"adapter": "adapter"}
@@ -236,7 +239,9 @@ def _of_nodes(part: str, where: str, nodes: Iterable[Node], previous: Path) -> H
 def of_older(part: str, nodes: Iterable[Node], previous: Path, phase: Phase | None = None) -> tuple[Plant, ...]:
     """A part as it was before the update, at some nodes."""
     fault = shipped_faults()[_STALE[part]]
-    values = tuple((name, str(previous)) for name, free in fault.free.items() if free.type == "checkpoint")
+    named = (name for name, free in fault.free.items() if free.type == "checkpoint")
+    values: tuple[tuple[str, Value], ...] = tuple((name, str(previous)) for name in named)
+    values += _WHOLE_TENSOR.get(part, ())
     return tuple(Plant(node=node.name, fault=fault, values=values, phase=phase) for node in nodes)
 
 

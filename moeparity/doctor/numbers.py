@@ -41,9 +41,10 @@ _OF_PADDING = "mask-shifted"
 _BY_ROLE = "weights-scaled"
 """The fault that is planted at the nodes of one role at a time, such as all layers' q_proj."""
 
-_BY_LAYER = "scales-scaled"
-"""The fault that is planted in one layer at a time too: what is too large in one may look like too little before it, so
-that the number that leads in all layers is the wrong one for each.
+_BY_LAYER = ("scales-scaled", "scales-of-another-size")
+"""The faults that are planted in one layer at a time too: what is too large in one may look like too little before it,
+so that the number that leads in all layers is the wrong one for each; and wrong scales of one layer need not look like
+those of all.
 """
 
 
@@ -115,7 +116,7 @@ def families(graph: Graph, length: int, *, padded: bool) -> Iterator[Family]:
             if _open_number(fault) is not None:
                 of = role(node.name) if fault.name == _BY_ROLE else ""
                 groups.setdefault((fault.name, of), []).append(node)
-                if fault.name == _BY_LAYER and node.layer is not None:
+                if fault.name in _BY_LAYER and node.layer is not None:
                     groups.setdefault((fault.name, f"layer {node.layer}"), []).append(node)
     for (name, of), nodes in groups.items():
         fault = shipped_faults()[name]

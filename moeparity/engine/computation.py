@@ -11,6 +11,7 @@ import torch
 from moeparity.engine import functions
 from moeparity.engine.carried import Carried
 from moeparity.engine.edits import edited, edits_see_rows, resets_states
+from moeparity.inputs.weights.cache_scales import reads_scales
 from moeparity.inputs.weights.store import Loaded, Weights
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.numerics.joined_steps import Steps
@@ -78,7 +79,7 @@ def op_numerics(plan: BoundGraph, node: Node, rounded: Mapping[str, object]) -> 
     choices = {**plan.told_to(node), **plan.active(node)}
     active = {**choices, **rounded}
     at = node.op.settings(active)
-    dtype, kernel, asks = plan.dtype_of(node.name), node.op.load(), rounds_operands(active)
+    dtype, kernel, asks = plan.dtype_of(node.name), node.op.load(), _asks_for_scales(node, active)
 
     def compute(call_inputs: CallInputs) -> tuple[torch.Tensor, ...]:
         carried = call_inputs.carried
@@ -119,11 +120,16 @@ def op_numerics(plan: BoundGraph, node: Node, rounded: Mapping[str, object]) -> 
     )
 
 
+def _asks_for_scales(node: Node, active: Mapping[str, Any]) -> bool:
+    """Whether a node computes with scales of the checkpoint."""
+    return rounds_operands(active) or reads_scales(node, active)
+
+
 def weights_of(loaded: Loaded, node: Node, dtype: str, *, scales: bool) -> Weights:
-    """The weights of a node as it is run, with the `scales` of its codes where these are asked for; none for a node
-    without weights, whichever segment is loaded.
+    """The weights of a node as it is run, with the `scales` of its codes, or of a cache, where these are asked for;
+    none for a node without weights, whichever segment is loaded.
     """
-    return loaded.of(node, dtype, scales=scales) if node.weights else {}
+    return loaded.of(node, dtype, scales=scales) if node.weights or scales else {}
 
 
 def region_numerics(plan: BoundGraph, node: Node, region: Region, function: Callable[..., Any]) -> Numerics:

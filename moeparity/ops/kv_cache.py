@@ -13,9 +13,9 @@ from moeparity.ops.attribute import Attribute, Value, site
 from moeparity.ops.declaration import Cut, Op, Tokens
 from moeparity.ops.memory import Call, Memory, Shapes
 
-STATIC, TENSOR, HEAD = "static", "tensor", "head"
-"""Where the scale of a value that is stored in 8 bits comes from: it is given, or computed from the data of a step, by
-tensor or by head."""
+STATIC, CHECKPOINT, TENSOR, HEAD = "static", "checkpoint", "tensor", "head"
+"""Where the scale of a value that is stored in 8 bits comes from: it is given, or the checkpoint's, or computed from
+the data of a step, by tensor or by head."""
 
 SATURATES, INFINITE = "saturates", "infinite"
 """What a value becomes that is too large for an 8-bit dtype with infinities."""
@@ -26,6 +26,7 @@ READ_AS_STORED = "stored"
 _FP8 = {"stored": FP8_NAMES}
 _STATIC = {**_FP8, "scale": (STATIC,)}
 _VLLM = Evidence("read", "vLLM 0.33.0, csrc/quantization/w8a8/fp8/nvidia/quant_utils.cuh scaled_vec_conversion")
+_OF_FILE = Evidence("read", "vLLM 0531c2226a, quantization/kv_cache.py BaseKVCacheMethod")
 _SGLANG = Evidence("read", "sglang 0.5.23, srt/mem_cache/memory_pool.py MHATokenToKVPool.set_kv_buffer")
 
 
@@ -45,7 +46,7 @@ def own_keys(says: str, port: str = "own_k") -> Attribute:
 
 def _sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
     """A scale that is computed from data depends on all rows of a step."""
-    return values["stored"] in FP8_NAMES and values["scale"] != STATIC
+    return values["stored"] in FP8_NAMES and values["scale"] not in (STATIC, CHECKPOINT)
 
 
 def _widths(weights: Shapes, params: Mapping[str, Any], inputs: Sequence[int]) -> Sequence[int]:
@@ -84,9 +85,11 @@ KV_CACHE = Op(
             name="scale",
             kind="form",
             default=STATIC,
-            values=(STATIC, TENSOR, HEAD),
+            values=(STATIC, CHECKPOINT, TENSOR, HEAD),
             when=_FP8,
-            says="what is stored in 8 bits is divided by `k_scale` and `v_scale`; or by the highest magnitude of a "
+            sources={CHECKPOINT: _OF_FILE},
+            says="what is stored in 8 bits is divided by `k_scale` and `v_scale`; or by those of the checkpoint, 1 "
+            "where it has none; or by the highest magnitude of a "
             "step's keys (of its values), of all heads or of each, over the largest number of the 8-bit dtype, in "
             "fp32; 1 where all are 0. Under tensor parallelism all ranks' heads count here",
         ),

@@ -26,14 +26,16 @@ class Part:
     """A tensor of a checkpoint, or one expert's part of it, that a weight is made of, and what is done to it.
 
     expert: which part of a tensor that holds all experts (None: the whole tensor). checkpoint: the folder of another
-    checkpoint; empty: the node's own. edits: verbs, each with its number, in order. scales: what is done to its scales
-    when it is read, each with a tensor's name, a folder, a factor or a size; nothing, if it is not quantised.
+    checkpoint; empty: the node's own. edits: verbs, each with its number, in order. amax: the folder of the checkpoint
+    whose largest numbers make the scales of `fp8`; empty: its own. scales: what is done to its scales when it is read,
+    each with a tensor's name, a folder, a factor or a size; nothing, if it is not quantised.
     """
 
     name: str
     expert: int | None = None
     checkpoint: str = ""
     edits: tuple[tuple[Verb, float], ...] = ()
+    amax: str = ""
     scales: tuple[tuple[ScaleVerb, str | float], ...] = ()
 
     @property

@@ -17,8 +17,9 @@ from moeparity.doctor.misplaced import misplaced, orders
 from moeparity.inputs.model import open_model
 from moeparity.inputs.weights.formats import FORMATS
 from moeparity.inputs.weights.quantise import quantise
+from moeparity.inputs.weights.rounded_to_fp8 import through_fp8
 from moeparity.plan.graph import Graph
-from tests.doctor.programs import QUICKSTART, command, log, scored, tokens
+from tests.doctor.programs import QUICKSTART, command, drifted, log, scored, tokens
 
 
 @pytest.fixture(scope="module")
@@ -126,13 +127,20 @@ def quantised_pair(small: Path, folder: Path, change: Callable[[str, Tensor], Te
     return folder / "fp8", folder / "changed"
 
 
+def as_if_twice_as_large(scales: Tensor) -> Tensor:
+    """What each block of 16 x 16 has if blocks are taken for 32 x 32."""
+    down, across = (torch.arange(size) // 2 for size in scales.shape)
+    return scales[down][:, across].contiguous()
+
+
 @pytest.mark.parametrize(
     ("fault", "wrong"),
     [
+        ("scales-of-another-size(size=32)", as_if_twice_as_large),
         ("scales-transposed", lambda scales: scales.T.reshape(scales.shape)),
         ("scales-of-another-block", lambda scales: torch.cat([scales.flatten()[1:], scales.flatten()[:1]])),
     ],
-    ids=["transposed", "of another block"],
+    ids=["of another size", "transposed", "of another block"],
 )
 def test_scales_that_one_layer_has_wrong_are_named(
     fewer: Path, tmp_path: Path, fault: str, wrong: Callable[[Tensor], Tensor]
@@ -165,6 +173,40 @@ def test_scales_that_an_update_left_behind_are_named(small: Path, tmp_path: Path
     assert of["blame"]["named"] == ["stale scales of layer 1"]
 
 
+def test_a_head_that_was_to_stay_as_it_is_is_named(fewer: Path, tmp_path: Path) -> None:
+    """It is missing from the sampler's list of what not to quantise. The same of routers makes no more than noise."""
+    shutil.copytree(fewer, tmp_path / "faulty")
+    tensors = load_file(fewer / "model.safetensors")
+    tensors["lm_head.weight"] = through_fp8(tensors["lm_head.weight"], 128).to(torch.bfloat16)
+    save_file(tensors, tmp_path / "faulty" / "model.safetensors", {"format": "pt"})
+    right, faulty = (
+        quantised_pair(each, tmp_path / str(n), lambda _, scales: scales)[0]
+        for n, each in enumerate((fewer, tmp_path / "faulty"))
+    )
+    ids = tokens(32, 40)
+    path = log(tmp_path / "log.jsonl", ids, scored(faulty, ids, 4), scored(right, ids, 8))
+    of = command(path, right, "--sampler", "hf-default", out=tmp_path / "out.json")
+    assert of["blame"]["named"] == ["skip-list-ignored(block=128) of lm_head"]
+
+
+def test_an_amax_that_an_update_left_behind_is_named(fewer: Path, tmp_path: Path) -> None:
+    """The sampler rounds to fp8 what was exported, in layer 1 with scales that it made of the step before."""
+    before = drifted(fewer, tmp_path / "step-1", fraction=0.3)
+    old, new = (load_file(folder / "model.safetensors") for folder in (before, fewer))
+    for name, weight in new.items():
+        if "layers.1." in name and "_proj" in name:
+            scale = old[name].float().abs().max() / 448
+            codes = (weight.float() / scale).clamp(-448, 448).to(torch.float8_e4m3fn)
+            new[name] = (codes.float() * scale).to(weight.dtype)
+    shutil.copytree(fewer, tmp_path / "faulty")
+    save_file(new, tmp_path / "faulty" / "model.safetensors", {"format": "pt"})
+    ids = tokens(12, 16)
+    path = log(tmp_path / "log.jsonl", ids, scored(tmp_path / "faulty", ids, 4), scored(fewer, ids, 8))
+    options = ("--sampler", "hf-default", "--previous", before)
+    of = command(path, fewer, *options, out=tmp_path / "out.json")
+    assert of["blame"]["named"] == ["stale amaxes of layer 1"]
+
+
 def test_scales_that_are_off_by_a_factor_in_one_layer_are_named_with_it(small: Path, tmp_path: Path) -> None:
     right, faulty = quantised_pair(
         small, tmp_path, lambda name, scales: scales * 1.27 if "layers.1." in name else scales
@@ -174,3 +216,41 @@ def test_scales_that_are_off_by_a_factor_in_one_layer_are_named_with_it(small: P
     of = command(path, right, "--sampler", "hf-default", out=tmp_path / "out.json")
     (cause,) = of["blame"]["named"]
     assert re.fullmatch(r"scales-scaled\(factor=1\.2[67]\d*\) of layer 1", cause)
+
+
+@pytest.mark.parametrize("where", ["layers.1.", "layers.1.self_attn.o_proj"], ids=["layer", "node"])
+def test_inverted_scales_are_named_where_the_log_tells_them_apart(fewer: Path, tmp_path: Path, where: str) -> None:
+    """Of a whole layer they make values that no norm can square, so all logits are 0: whatever else does that is not
+    told from it, and nothing is named. Of one projection they are named.
+    """
+    right, faulty = quantised_pair(fewer, tmp_path, lambda name, scales: 1 / scales if where in name else scales)
+    ids = tokens(12, 16)
+    path = log(tmp_path / "log.jsonl", ids, scored(faulty, ids, 4), scored(right, ids, 8))
+    of = command(path, right, "--sampler", "hf-default", out=tmp_path / "out.json")
+    if where.endswith("o_proj"):
+        assert of["blame"]["named"] == ["scales-inverted of layers[1].attention.o_proj"]
+        return
+    assert (of["answer"], of["blame"]["named"]) == ("undecided", [])
+    (clue,) = (clue for clue in of["clues"] if "the same probability" in clue["says"])
+    assert "the sampler gives every token the same probability, 1 of 256" in clue["says"]
+    names = {of["explanations"][0]["name"], *(name.rpartition(" (")[0] for name in of["rivals"])}
+    assert {"scales-inverted of layer 1", "weights-zeroed of embed"} <= names
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [lambda scales: scales.flip(0), lambda scales: scales.roll(1, 0), lambda scales: scales.bfloat16().float()],
+    ids=["rows backwards", "rows turned by one", "rounded to bf16"],
+)
+def test_scales_that_are_wrong_in_a_way_no_file_lists_get_no_name(
+    fewer: Path, tmp_path: Path, wrong: Callable[[Tensor], Tensor]
+) -> None:
+    """All scales of layer 1; those that are turned by whole rows are nearly those of another block."""
+    right, faulty = quantised_pair(
+        fewer, tmp_path, lambda name, scales: wrong(scales).contiguous() if "layers.1." in name else scales
+    )
+    ids = tokens(12, 16)
+    path = log(tmp_path / "log.jsonl", ids, scored(faulty, ids, 4), scored(right, ids, 8))
+    of = command(path, right, "--sampler", "hf-default", out=tmp_path / "out.json")
+    assert of["blame"]["named"] == []
+    assert of["answer"] in {"not explained", "undecided", "noise", "as configured"}

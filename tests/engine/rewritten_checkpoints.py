@@ -260,6 +260,14 @@ def as_if_twice_as_large(scales: Tensor) -> Tensor:
     return torch.tensor([[scales[row // 2, column // 2] for column in range(columns)] for row in range(rows)])
 
 
+def scaled_as_before(tensors: Tensors, config: Config, others: Tensors) -> None:
+    """One projection in fp8, with the scale that the largest number of another checkpoint makes."""
+    name = LAYER + O_PROJ
+    factor = others[name].float().abs().max().reciprocal() * 448
+    codes = (tensors[name].float() * factor).clamp(-448, 448).to(torch.float8_e4m3fn)
+    tensors[name] = (codes.float() * (1 / factor)).to(tensors[name].dtype)
+
+
 def head_in_fp8(weight: Tensor) -> Tensor:
     """One scale for the whole matrix."""
     factor = weight.float().abs().max().reciprocal() * 448
@@ -351,6 +359,13 @@ CASES = (
         layers=[1],
         values={"expert": 3, "part": "down", "other": 5},
         by_hand=part_of_expert("down_proj", lambda tensors, name: tensors[name.replace(".3.", ".5.")].clone()),
+    ),
+    Case(
+        name="amax-of-another-checkpoint",
+        models=("qwen3_moe", "deepseek_v3"),
+        nodes=f"{NODE}o_proj",
+        values={"block": 0, "checkpoint": "other"},
+        by_hand=scaled_as_before,
     ),
     Case(
         name="weights-transposed",

@@ -30,7 +30,7 @@ from tests.errors.adapter_defects import ADAPTERS
 from tests.errors.base import BAD, BASE, TOKENS
 from tests.errors.defects import CHECKPOINTS as PLAIN
 from tests.errors.defects import TOKEN_FILES
-from tests.errors.quantised_defects import QUANTISED
+from tests.errors.quantised_defects import OF_CACHES, QUANTISED
 
 CHECKPOINTS = {**PLAIN, **QUANTISED}
 Command = tuple[str | Path, ...]
@@ -260,7 +260,8 @@ def command(name: str, tmp: Path) -> Command | None:
     if name in CHECKPOINTS:
         folder = Path(shutil.copytree(BASE, tmp / name))
         CHECKPOINTS[name](folder)
-        return ("forward", folder, *FORWARD[2:], "--out", tmp / "out.safetensors")
+        profile = ("--profile", "vllm-fp8-kv") if name in OF_CACHES else ()
+        return ("forward", folder, *FORWARD[2:], *profile, "--out", tmp / "out.safetensors")
     if name in ADAPTERS:
         folder = Path(shutil.copytree(BASE, tmp / name))
         ADAPTERS[name](folder)

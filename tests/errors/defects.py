@@ -70,13 +70,13 @@ def checkpoint_quantised(folder: Path) -> None:
 
 
 def checkpoint_quantised_otherwise(folder: Path) -> None:
-    _quantise(folder, "gptq", torch.int32)
+    _quantise(folder, "gptq", torch.int32, bits=4)
 
 
-def _quantise(folder: Path, method: str, dtype: torch.dtype) -> None:
+def _quantise(folder: Path, method: str, dtype: torch.dtype, **stated: int) -> None:
     fields = json.loads((folder / "config.json").read_text("utf-8"))
     (folder / "config.json").write_text(
-        json.dumps({**fields, "quantization_config": {"quant_method": method}}), "utf-8"
+        json.dumps({**fields, "quantization_config": {"quant_method": method, **stated}}), "utf-8"
     )
     rewrite(folder, {GATE: None, "model.layers.1.mlp.experts.gate_up_proj_blocks": torch.ones(2, 16, dtype=dtype)})
 

@@ -125,4 +125,53 @@ def checkpoint_quantised_with_a_code_that_is_no_number(folder: Path) -> None:
     compressed(folder, stored_as="mxfp8-quantized", strategy="group", group_size=16, scale_dtype="torch.uint8")
 
 
+def checkpoint_quantised_in_a_word(folder: Path) -> None:
+    quantise(folder, "fp8", 0)
+    fields = json.loads((folder / "config.json").read_text("utf-8"))
+    (folder / "config.json").write_text(json.dumps({**fields, "quantization_config": "fp8"}), "utf-8")
+
+
+def checkpoint_quantised_by_a_file_of_nothing(folder: Path) -> None:
+    quantise(folder, "fp8", 0)
+    (folder / "hf_quant_config.json").write_text('{"producer": {"name": "modelopt"}}', "utf-8")
+
+
+def checkpoint_quantised_in_an_unsaid_number_of_bits(folder: Path) -> None:
+    quantise(folder, "gptq-int4", 8)
+    say(folder, quant_method="gptq", group_size=8, desc_act=False, sym=False)
+
+
+def checkpoint_quantised_in_groups_of_two_sizes(folder: Path) -> None:
+    quantise(folder, "awq", 8)
+    say(folder, quant_method="awq", bits=4, group_size=8, q_group_size=16, zero_point=True, version="gemm")
+
+
+def checkpoint_quantised_for_no_target(folder: Path) -> None:
+    quantise(folder, "fp8", 0)
+    compressed(folder, group={"targets": [], "weights": {"num_bits": 8, "type": "float", "strategy": "channel"}})
+
+
+def checkpoint_quantised_as_two_things(folder: Path) -> None:
+    quantise(folder, "fp8", 0)
+    weights = {"num_bits": 4, "type": "float", "group_size": 16}
+    groups = {"group_0": {"targets": ["Linear"], "weights": weights}}
+    say(folder, quant_method="modelopt", quant_algo="FP8", config_groups=groups)
+
+
+def checkpoint_quantised_with_scales_of_inputs_in_a_layer(folder: Path) -> None:
+    quantise(folder, "fp8", 0)
+    layers = {PREFIX: {"quant_algo": "FP8", "pre_quant_scale": True}}
+    say(folder, quant_method="modelopt", quant_algo="MIXED_PRECISION", quantized_layers=layers)
+
+
+def checkpoint_with_a_scale_of_each_cached_head(folder: Path) -> None:
+    rewrite(folder, {"model.layers.1.self_attn.k_scale": torch.ones(2)})
+
+
+def checkpoint_with_a_cache_divided_by_nothing(folder: Path) -> None:
+    rewrite(folder, {"model.layers.1.self_attn.v_scale": torch.zeros(1)})
+
+
+OF_CACHES = {"checkpoint-with-a-scale-of-each-cached-head", "checkpoint-with-a-cache-divided-by-nothing"}
+"""Those that a cache of 8 bits meets."""
 QUANTISED = {name.replace("_", "-"): f for name, f in list(globals().items()) if name.startswith("checkpoint_")}

@@ -161,7 +161,11 @@ def _note(graph: Graph, weight_files: Checkpoint | None) -> str:
     formats = () if weight_files is None else weight_files.formats
     if weight_files is not None and formats:
         names = weight_files.beside
-        unused = f" Of {len(names)} static scales, as {names[0]}, input_scale alone can be used." if names else ""
+        unused = (
+            f" Of {len(names)} static scales, as {names[0]}, those of inputs, keys and values can be used."
+            if names
+            else ""
+        )
         return (
             f"config.json has a quantization_config ({method}): weights ({listed(formats)}) are multiplied by their "
             "scales when they are read, and run so, but where a side's profile multiplies codes. An engine that "

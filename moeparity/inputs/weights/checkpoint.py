@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from moeparity import paths
 from moeparity.errors import CheckpointError, Where, did_you_mean
 from moeparity.inputs.weights.as_text import taken_apart, without_tower
-from moeparity.inputs.weights.packed import on_grid, paired, scales_by_row, unpacked
+from moeparity.inputs.weights.packed import on_grid, paired, scales_by_row, unpacked, without_scales
 from moeparity.inputs.weights.quantisation import read
 from moeparity.inputs.weights.source import Entry, Piece
 from moeparity.plan.edits import Part, ScaleVerb
@@ -66,6 +66,8 @@ class Checkpoint:
         self.stored = self.entries = without_tower(self.entries)
         if any(entry.dtype not in READABLE for entry in self.stored.values()):
             self.entries, self.beside = paired(self.stored, read(self.config_path))
+        else:
+            self.entries, self.beside = without_scales(self.stored)
 
     @cached_property
     def formats(self) -> tuple[str, ...]:
@@ -133,7 +135,12 @@ class Checkpoint:
     def input_scale(self, name: str) -> torch.Tensor | None:
         """The static scale of what a weight is multiplied with, fp32 []; None where there is none."""
         scale = f"{name.removesuffix('.weight')}.input_scale"
-        return self._of_file(scale).float().max() if scale in self.beside else None
+        return self.beside_tensor(scale).max() if scale in self.beside else None
+
+    def beside_tensor(self, name: str) -> torch.Tensor:
+        """A static scale of activations or caches, fp32."""
+        scale: torch.Tensor = self._of_file(name).float()
+        return scale
 
     def parts(self, name: str) -> dict[str, torch.Tensor]:
         """The tensors of a quantised weight by role, as they lie in the file."""

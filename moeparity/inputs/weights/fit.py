@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from moeparity.errors import CheckpointError, Where, listed
+from moeparity.inputs.weights.cache_scales import cache_scales, reads_scales
 from moeparity.inputs.weights.checkpoint import READABLE, Checkpoint
 from moeparity.inputs.weights.packed import GRIDS, on_grid
 from moeparity.inputs.weights.source import Entry, Packed, Source
@@ -99,6 +100,8 @@ def refuse_codes(plan: BoundGraph, checkpoint: Checkpoint) -> None:
         if plan.region(node.name) is not None:
             continue
         values, dtype = plan.active(node), plan.dtype_of(node.name)
+        if reads_scales(node, values):
+            cache_scales(node, plan.graph, checkpoint)
         for name, entry in _quantised(node, checkpoint):
             refusal = _codes(name, entry, checkpoint, values, dtype) or _static(name, checkpoint, values)
             if refusal is not None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from moeparity.errors import CheckpointError, Where, listed
-from moeparity.inputs.weights.codes import nearest_codes, numbers, packed_shape, powers, unpacked_shape
+from moeparity.inputs.weights.codes import numbers, packed_shape, powers, unpacked_shape
 from moeparity.inputs.weights.formats import BITS, FORMATS, Block, Format
 from moeparity.inputs.weights.quantisation import Quantisation, Rule, names
 from moeparity.inputs.weights.source import Entry, Packed
@@ -19,8 +19,10 @@ Shape = tuple[int, ...]
 
 _OF_ACTIVATIONS = (".input_scale", ".input_global_scale", ".output_scale")
 _OF_CACHES = (".k_scale", ".v_scale", ".q_scale", ".kv_scale")
-_LARGEST = 448.0
-"""The largest number of fp8_e4m3."""
+_AT_ONCE = 1 << 20
+"""Stored numbers that are multiplied out at once."""
+_BY_ROW = {"values", "scales", "second", "shape"}
+"""The tensors of a weight of which a part of the rows needs a part, or all as it is."""
 
 
 def paired(stored: Mapping[str, Entry], stated: Quantisation) -> tuple[dict[str, Entry], tuple[str, ...]]:
@@ -34,10 +36,16 @@ def paired(stored: Mapping[str, Entry], stated: Quantisation) -> tuple[dict[str,
         prefix = name.removesuffix(form.values)
         entries[prefix + form.weight] = _entry(stored, prefix, form, stated)
         parts |= {prefix + ending for ending in form.names.values()}
-    beside = tuple(name for name in stored if name.endswith((*_OF_ACTIVATIONS, *_OF_CACHES)))
-    plain = {name: entry for name, entry in stored.items() if name not in parts and name not in beside}
+    others, beside = without_scales(stored)
+    plain = {name: entry for name, entry in others.items() if name not in parts}
     _refuse_codes(plain)
     return {**plain, **entries}, beside
+
+
+def without_scales(stored: Mapping[str, Entry]) -> tuple[dict[str, Entry], tuple[str, ...]]:
+    """The tensors without the static scales of activations and caches, and the names of these."""
+    beside = tuple(name for name in stored if name.endswith((*_OF_ACTIVATIONS, *_OF_CACHES)))
+    return {name: entry for name, entry in stored.items() if name not in beside}, beside
 
 
 def _refuse_codes(plain: Mapping[str, Entry]) -> None:
@@ -217,7 +225,25 @@ def _stacked(matrices: Iterator[Tensor], count: int, *, transposed: bool) -> Ten
 
 
 def _matrix(stored: Mapping[str, Tensor], packed: Packed, edits: Sequence[tuple[ScaleVerb, float]]) -> Tensor:
-    """The numbers of one matrix, as it is stored, rows by columns."""
+    """The numbers of one matrix, as it is stored, rows by columns. A large one is made some rows at a time, so that
+    only the result has room for all.
+    """
+    values, high = stored["values"], packed.block[0]
+    rows = max(1, _AT_ONCE // (values.shape[1] * high)) * high
+    if edits or len(values) <= rows or not stored.keys() <= _BY_ROW or packed.form.packing == "words down":
+        return _rows_of(stored, packed, edits)
+    result = torch.empty(0)
+    for first in range(0, len(values), rows):
+        of_scales = stored["scales"].view(as_matrix(tuple(stored["scales"].shape)))
+        of_scales = of_scales[first // high : -(-(first + rows) // high)]
+        some = _rows_of({**stored, "values": values[first : first + rows], "scales": of_scales}, packed, ())
+        result = result if first else torch.empty((len(values), some.shape[1]), dtype=some.dtype)
+        result[first : first + rows] = some
+    return result
+
+
+def _rows_of(stored: Mapping[str, Tensor], packed: Packed, edits: Sequence[tuple[ScaleVerb, float]]) -> Tensor:
+    """The numbers of some rows of a matrix."""
     form, block = packed.form, packed.block
     codes, zeros, scales = codes_and_scales(stored, packed)
     codes = codes if zeros is None else codes - zeros
@@ -294,33 +320,3 @@ def spread(blocks: Tensor, block: Block, shape: Shape, index: Tensor | None = No
     down = torch.arange(rows) // high if index is None else index.long()
     across = torch.arange(columns) // wide
     return blocks[down.clamp(max=len(blocks) - 1)][:, across.clamp(max=blocks.shape[1] - 1)]
-
-
-def through_fp8(weight: Tensor, block: int) -> Tensor:
-    """A matrix as a server has it that rounds weights to fp8 when it loads them: fp32 [rows, columns], each block of
-    `block` x `block` (0: all of it) scaled so that its largest number is fp8's largest, and multiplied out again.
-    Anything but a matrix stays as it is.
-
-    As transformers 5.23.0 does it (integrations/finegrained_fp8.py, `Fp8Quantize` and `Fp8Dequantize`), but for blocks
-    that are cut short at the ends, which it leaves unquantised. Scales are 448 times a rounded reciprocal there, since
-    torch divides a number by a tensor so; engines' kernels divide.
-    """
-    if weight.dim() != 2:
-        return weight
-    size = (block or weight.shape[0], block or weight.shape[1])
-    codes, scales = in_fp8(weight, size)
-    return codes.float() * spread(scales, size, tuple(weight.shape))
-
-
-def in_fp8(weight: Tensor, block: Block) -> tuple[Tensor, Tensor]:
-    """Codes (fp8_e4m3) and scales (fp32, one for each block) of a matrix, as `through_fp8` says."""
-    largest = amax(weight, block)
-    factor = torch.where(largest > 0, _LARGEST / torch.where(largest > 0, largest, 1.0), 1.0)
-    return nearest_codes(weight.float() * spread(factor, block, tuple(weight.shape)), "e4m3"), 1.0 / factor
-
-
-def amax(weight: Tensor, block: Block) -> Tensor:
-    """The largest size of a number in each block, fp32 [rows of blocks, columns of blocks]."""
-    (rows, columns), (high, wide) = weight.shape, block
-    padded = torch.nn.functional.pad(weight.float(), (0, -columns % wide, 0, -rows % high)).abs()
-    return padded.view(padded.shape[0] // high, high, padded.shape[1] // wide, wide).amax((1, 3))

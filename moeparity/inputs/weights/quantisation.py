@@ -1,8 +1,7 @@
 """What config.json says of quantised weights: in which formats and blocks they lie, and which modules have none.
 
-Every key is known here, with the values it may have, or the checkpoint is refused: a key that is passed over may change
-what a code stands for. Sources: transformers 5.23.0 (utils/quantization_config.py), compressed-tensors 0.20.1
-(quantization/quant_args.py), modelopt 0.47.0 (torch/export/convert_hf_config.py) and gptqmodel 7.7.0.
+Every key is known (config_keys.py), with the values it may have, or the checkpoint is refused: a key that is passed
+over may change what a code stands for.
 """
 
 from __future__ import annotations
@@ -16,56 +15,13 @@ from typing import Any
 
 from moeparity import paths
 from moeparity.errors import CheckpointError, Where, did_you_mean, listed, shown
+from moeparity.inputs.weights.config_keys import ARGUMENTS, FREE, GROUP, KEYS, NOTHING
 from moeparity.inputs.weights.formats import FORMATS, Block
 
 Fields = Mapping[str, Any]
 
-_FREE: Sequence[Any] = ()
-"""For a key whose value changes no weight, or is read below: any value."""
-_NOTHING: Sequence[Any] = (None, {}, [], False)
-_KEYS: Mapping[str, Mapping[str, Sequence[Any]]] = {
-    "fp8": {
-        "fmt": ("e4m3", "float8_e4m3fn"), "activation_scheme": ("dynamic", "static"), "weight_block_size": _FREE,
-        "scale_fmt": (None, "float", "ue8m0"), "expert_dtype": (None, "fp8"), "modules_to_not_convert": _FREE,
-        "ignored_layers": _FREE, "modules_to_convert": _FREE, "dequantize": _FREE, "kv_cache_scheme": _FREE,
-    },
-    "mxfp4": {"modules_to_not_convert": _FREE, "dequantize": _FREE},
-    "awq": {
-        "bits": (4,), "w_bit": (4,), "group_size": _FREE, "q_group_size": _FREE, "zero_point": (True,),
-        "version": ("gemm", "GEMM"), "format": ("gemm",), "backend": _FREE, "modules_to_not_convert": _FREE,
-        "do_fuse": _FREE, "fuse_max_seq_len": _FREE, "modules_to_fuse": _FREE, "exllama_config": _FREE,
-    },
-    "gptq": {
-        "bits": (4, 8), "group_size": _FREE, "desc_act": (True, False), "sym": (True, False),
-        "checkpoint_format": ("gptq",), "format": ("gptq",), "pack_dtype": ("int32",), "lm_head": (True, False),
-        "dynamic": _NOTHING, "modules_in_block_to_quantize": _FREE, "true_sequential": _FREE, "static_groups": _FREE,
-        "damp_percent": _FREE, "damp_auto_increment": _FREE, "act_group_aware": _FREE, "mse": _FREE, "meta": _FREE,
-        "model_name_or_path": _FREE, "model_file_base_name": _FREE, "dataset": _FREE, "tokenizer": _FREE,
-        "batch_size": _FREE, "block_name_to_quantize": _FREE, "module_name_preceding_first_block": _FREE,
-        "pad_token_id": _FREE, "max_input_length": _FREE, "model_seqlen": _FREE, "backend": _FREE,
-        "cache_block_outputs": _FREE, "use_cuda_fp16": _FREE, "use_exllama": _FREE, "exllama_config": _FREE,
-        "disable_exllama": _FREE,
-    },
-    "compressed-tensors": {
-        "config_groups": _FREE, "format": _FREE, "ignore": _FREE, "kv_cache_scheme": _FREE, "version": _FREE,
-        "quantization_status": ("compressed", "frozen"), "global_compression_ratio": _FREE,
-        "sparsity_config": _NOTHING, "transform_config": _NOTHING, "run_compressed": _FREE, "dequantize": _FREE,
-    },
-    "modelopt": {
-        "quant_algo": _FREE, "config_groups": _FREE, "ignore": _FREE, "exclude_modules": _FREE, "producer": _FREE,
-        "kv_cache_scheme": _FREE, "kv_cache_quant_algo": _FREE, "group_size": _FREE, "quantized_layers": _FREE,
-        "has_zero_point": _NOTHING, "pre_quant_scale": _NOTHING,
-    },
-}  # fmt: skip
-"""quant_method -> key -> the values it may have (none listed: any)."""
-_ARGUMENTS: Mapping[str, Sequence[Any]] = {
-    "num_bits": (4, 8), "type": ("int", "float"), "symmetric": (True, False), "group_size": _FREE,
-    "strategy": ("tensor", "channel", "group", "tensor_group", "block"), "block_structure": _FREE,
-    "dynamic": (False,), "actorder": (None, "static", "weight", False), "scale_dtype": _FREE,
-    "zp_dtype": _FREE, "observer": _FREE, "observer_kwargs": _FREE,
-}  # fmt: skip
-"""Keys of `weights` in a group of compressed-tensors, as above."""
-_GROUP = {"targets", "weights", "input_activations", "output_activations", "format"}
+_EVERY = "Linear"
+"""The target that stands for all linear layers."""
 _PACKED = {
     "float-quantized": ("fp8",), "naive-quantized": ("fp8", "int8"), "int-quantized": ("int8",),
     "pack-quantized": ("int4-packed", "int8-packed"), "nvfp4-pack-quantized": ("nvfp4-packed",),
@@ -102,9 +58,12 @@ class Quantisation:
     skipped: tuple[str, ...] = ()
 
     def rule(self, module: str, form: str) -> Rule | None:
-        """The rule by which a module's weights lie in a format; None if there is none."""
-        fitting = (rule for rule in self.rules if form in rule.formats)
-        return next((rule for rule in fitting if not rule.targets or names(rule.targets, module)), None)
+        """The rule by which a module's weights lie in a format; None if there is none. One that names the module goes
+        before one for all linear layers, whatever their order (compressed-tensors, utils/match.py match_targets).
+        """
+        fitting = [rule for rule in self.rules if form in rule.formats]
+        by_name = (rule for rule in fitting if names([t for t in rule.targets if t != _EVERY], module))
+        return next(by_name, next((rule for rule in fitting if not rule.targets or _EVERY in rule.targets), None))
 
 
 def names(patterns: Sequence[str], module: str) -> bool:
@@ -117,7 +76,7 @@ def names(patterns: Sequence[str], module: str) -> bool:
                 return True
             continue
         anything = re.escape(pattern).replace(r"\*", ".*")
-        if pattern == "Linear" or re.search(rf"(?:^|\.){anything}(?:\.|$)", module):
+        if pattern == _EVERY or re.search(rf"(?:^|\.){anything}(?:\.|$)", module):
             return True
     return False
 
@@ -131,12 +90,12 @@ def read(config: Path) -> Quantisation:
     if fields is None:
         return Quantisation(where=where)
     method = str(fields.get("quant_method", ""))
-    if method not in _KEYS:
+    if method not in KEYS:
         raise CheckpointError(
             f"{where}: quantization_config says quant_method {shown(fields.get('quant_method'))}; moeparity reads "
-            f"{listed(_KEYS)}. Give the checkpoint it was made from."
+            f"{listed(KEYS)}. Give the checkpoint it was made from."
         )
-    _check(where, f"quantization_config of {method}", fields, {"quant_method": _FREE, **_KEYS[method]})
+    _check(where, f"quantization_config of {method}", fields, {"quant_method": FREE, **KEYS[method]})
     keys = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules")
     skipped = tuple(pattern for key in keys for pattern in _patterns(where, key, fields.get(key)))
     rules = _RULES[method](where, fields)
@@ -144,17 +103,38 @@ def read(config: Path) -> Quantisation:
 
 
 def _stated(config: Path) -> Fields | None:
-    """The quantization_config, also that of a language model in a larger one, or of modelopt's own file."""
+    """The quantization_config, also that of a language model in a larger one, or of modelopt's own file; None if there
+    is none, or if config.json can't be read, which others say. Raises CheckpointError for what is no mapping.
+    """
     try:
         fields = json.loads(paths.contents(config, "config.json"))
         text = fields.get("text_config") or {}
         stated = fields.get("quantization_config") or text.get("quantization_config")
-        beside = config.with_name("hf_quant_config.json")
-        if not stated and paths.present(beside):
-            stated = {"quant_method": "modelopt", **json.loads(paths.contents(beside, beside.name))["quantization"]}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return None
-    return stated if isinstance(stated, dict) else None
+    beside = config.with_name("hf_quant_config.json")
+    if not stated and paths.present(beside):
+        stated = {"quant_method": "modelopt", **_of_modelopt(beside)}
+    if stated and not isinstance(stated, dict):
+        raise CheckpointError(
+            f"{Where(config)}: quantization_config is {shown(stated)}; expected a mapping with quant_method. Give the "
+            "file that the checkpoint was published with."
+        )
+    return stated or None
+
+
+def _of_modelopt(path: Path) -> Fields:
+    """What modelopt's own file says. Raises CheckpointError for a file that says nothing."""
+    try:
+        stated = json.loads(paths.contents(path, path.name))["quantization"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        stated = None
+    if isinstance(stated, dict):
+        return stated
+    raise CheckpointError(
+        f"{Where(path)}: no JSON with a mapping `quantization`, as modelopt writes it. Download it again, or delete it "
+        "if the weights are not quantised."
+    )
 
 
 def _check(where: Where, place: str, fields: Fields, allowed: Mapping[str, Sequence[Any]]) -> None:
@@ -165,10 +145,25 @@ def _check(where: Where, place: str, fields: Fields, allowed: Mapping[str, Seque
                 f"{did_you_mean(key, allowed)} Take it out of a copy if it changes no weight."
             )
         if allowed[key] and value not in allowed[key]:
+            values = "it where it is empty" if allowed[key] is NOTHING else listed([shown(x) for x in allowed[key]])
             raise CheckpointError(
-                f"{where}: {place} has {key} {shown(value)}; moeparity reads "
-                f"{listed([shown(each) for each in allowed[key]])}. Give the checkpoint it was made from."
+                f"{where}: {place} has {key} {shown(value)}; moeparity reads {values}. Give the checkpoint it was made "
+                "from."
             )
+
+
+def _bits(where: Where, fields: Fields) -> int:
+    """In how many bits codes lie. Raises CheckpointError where nothing says so, or two keys say two things."""
+    return int(_of_either(where, fields, "bits", "w_bit", "the bits of a code"))
+
+
+def _of_either(where: Where, fields: Fields, key: str, older: str, says: str, default: object = None) -> Any:
+    """What a key, or its older name, says. Raises CheckpointError where both differ, or where nothing says it."""
+    numbers = [fields[name] for name in (key, older) if fields.get(name) is not None] or [default]
+    if numbers[0] is not None and numbers[0] == numbers[-1]:
+        return numbers[0]
+    present = "nothing" if numbers[0] is None else " and ".join(f"{n} {shown(fields[n])}" for n in (key, older))
+    raise CheckpointError(f"{where}: quantization_config has {present} for {says}; expected one number as {key!r}.")
 
 
 def _patterns(where: Where, key: str, value: object) -> tuple[str, ...]:
@@ -210,7 +205,8 @@ def _pair(where: Where, key: str, value: object) -> Block | None:
 
 def _fp8(where: Where, fields: Fields) -> tuple[Rule, ...]:
     block = _pair(where, "weight_block_size", fields.get("weight_block_size"))
-    return (Rule(formats=("fp8-blocks",), block=block), Rule(formats=("fp8",), block=block))
+    only = _patterns(where, "modules_to_convert", fields.get("modules_to_convert"))
+    return tuple(Rule(formats=(form,), block=block, targets=only) for form in ("fp8-blocks", "fp8"))
 
 
 def _mxfp4(where: Where, fields: Fields) -> tuple[Rule, ...]:
@@ -218,12 +214,13 @@ def _mxfp4(where: Where, fields: Fields) -> tuple[Rule, ...]:
 
 
 def _awq(where: Where, fields: Fields) -> tuple[Rule, ...]:
-    size = fields.get("group_size", fields.get("q_group_size", 128))
+    _bits(where, fields)
+    size = _of_either(where, fields, "group_size", "q_group_size", "the inputs of a group", 128)
     return (Rule(formats=("awq",), block=(_number(where, "group_size", size), 1)),)
 
 
 def _gptq(where: Where, fields: Fields) -> tuple[Rule, ...]:
-    form = "gptq-int8" if fields.get("bits") == 8 else "gptq-int4"
+    form = "gptq-int8" if _bits(where, fields) == 8 else "gptq-int4"
     return (Rule(formats=(form,), block=(_number(where, "group_size", fields.get("group_size", 128)), 1)),)
 
 
@@ -244,8 +241,8 @@ def _mappings(where: Where, key: str, value: object) -> Mapping[str, Fields]:
 
 def _group(where: Where, fields: Fields, name: str, group: Fields) -> Rule:
     place, arguments = f"config_groups.{name} of quantization_config", group["weights"]
-    _check(where, place, group, dict.fromkeys(_GROUP, _FREE))
-    _check(where, f"{place}: weights", arguments, _ARGUMENTS)
+    _check(where, place, group, dict.fromkeys(GROUP, FREE))
+    _check(where, f"{place}: weights", arguments, ARGUMENTS)
     stored_as = group.get("format") or fields.get("format")
     codes = _CODES[int(arguments.get("num_bits", 8)), str(arguments.get("type", "int"))]
     formats = tuple(form for form in _PACKED.get(str(stored_as), ()) if FORMATS[form].code in codes)
@@ -255,6 +252,8 @@ def _group(where: Where, fields: Fields, name: str, group: Fields) -> Rule:
             "its codes."
         )
     targets = _patterns(where, "targets", group.get("targets"))
+    if not targets:
+        raise CheckpointError(f"{where}: {place} has no targets; expected the modules whose weights it describes.")
     symmetric = arguments.get("symmetric", True)
     return Rule(formats=formats, block=_block(where, arguments), zeros=not symmetric, targets=targets)
 
@@ -273,9 +272,28 @@ def _block(where: Where, arguments: Fields) -> Block | None:
 
 def _modelopt(where: Where, fields: Fields) -> tuple[Rule, ...]:
     if fields.get("quant_algo") != "MIXED_PRECISION":
-        return (_algorithm(where, fields, ()),)
+        rule = _algorithm(where, fields, ())
+        _refuse_others(where, fields, rule)
+        return (rule,)
     layers = _mappings(where, "quantized_layers", fields.get("quantized_layers"))
+    keys = {key: KEYS["modelopt"][key] for key in ("quant_algo", "group_size", "has_zero_point", "pre_quant_scale")}
+    for name, layer in layers.items():
+        _check(where, f"quantized_layers.{name} of quantization_config", layer, keys)
     return tuple(_algorithm(where, {**fields, **layer}, (str(name),)) for name, layer in layers.items())
+
+
+def _refuse_others(where: Where, fields: Fields, rule: Rule) -> None:
+    """Raises CheckpointError where the groups beside modelopt's quant_algo describe other codes than it does."""
+    for name, group in _mappings(where, "config_groups", fields.get("config_groups") or {}).items():
+        stated = group.get("weights")
+        if isinstance(stated, dict) and "num_bits" in stated:
+            bits, kind = stated["num_bits"], stated.get("type", "float")
+            is_pair = isinstance(bits, int) and isinstance(kind, str)
+            if not is_pair or FORMATS[rule.formats[0]].code not in _CODES.get((bits, kind), ()):
+                raise CheckpointError(
+                    f"{where}: quantization_config has quant_algo {shown(fields['quant_algo'])}, and weights of {bits} "
+                    f"bits, {kind}, in config_groups.{name}. Which of them is right?"
+                )
 
 
 def _algorithm(where: Where, fields: Fields, targets: tuple[str, ...]) -> Rule:

@@ -20,7 +20,8 @@ from moeparity.errors import CheckpointError, Where
 from moeparity.inputs.weights.checkpoint import SINGLE, Checkpoint
 from moeparity.inputs.weights.codes import joined, nearest_codes, per_word
 from moeparity.inputs.weights.formats import BITS, Block, Format, Packing
-from moeparity.inputs.weights.packed import amax, factors, spread
+from moeparity.inputs.weights.packed import factors, spread
+from moeparity.inputs.weights.rounded_to_fp8 import amax
 from moeparity.plan.config import Config
 from moeparity.plan.expand import expand
 from moeparity.plan.graph import Graph

@@ -14,7 +14,7 @@ import torch
 
 from moeparity.errors import CheckpointError, Where
 from moeparity.inputs.weights.checkpoint import Checkpoint
-from moeparity.inputs.weights.packed import through_fp8
+from moeparity.inputs.weights.rounded_to_fp8 import through_fp8
 from moeparity.inputs.weights.source import Entry, Packed
 from moeparity.numerics.addresses import placed
 from moeparity.numerics.dtypes import torch_dtype
@@ -29,8 +29,9 @@ Scales = Callable[[Part], torch.Tensor | None]
 
 def weights_of(node: Node, dtype: str, device: torch.device, read: Read) -> dict[str, torch.Tensor]:
     """The weights of a rewritten node by port, in the layout of `WeightStore.node`."""
-    # All experts of a stack are parts of one tensor, which is made anew each time where it is quantised.
-    read = lru_cache(maxsize=1)(read)
+    # All experts of a stack are parts of one tensor, which is made anew each time where it is quantised, and may have
+    # the scales of another one.
+    read = lru_cache(maxsize=2)(read)
     stacks: dict[str, list[WeightRef]] = {}
     for port in node.op.weights:
         if port.name in node.weights:
@@ -92,11 +93,12 @@ def refuse_others(nodes: Iterable[Node], open_other: Callable[[str], Checkpoint]
                 codes = entries[part.name].packed
                 if codes is not None:
                     _refuse_scales(part, node, codes, open_other(part.scales_checkpoint).require(part.name, ref.where))
-            for part in (part for part in ref.parts if part.checkpoint):
-                entry = open_other(part.checkpoint).require(part.name, ref.where)
+            others = [(each.name, folder) for each in ref.parts for folder in (each.checkpoint, each.amax) if folder]
+            for name, folder in others:
+                entry = open_other(folder).require(name, ref.where)
                 if entry.shape != ref.stored:
                     raise CheckpointError(
-                        f"{Where(entry.file)}: {part.name} has shape {list(entry.shape)}; at {node.name} it is to "
+                        f"{Where(entry.file)}: {name} has shape {list(entry.shape)}; at {node.name} it is to "
                         f"stand in place of one of {list(ref.stored)}. Give a checkpoint of the same model."
                     )
 
@@ -126,11 +128,20 @@ def _weight(refs: Sequence[WeightRef], dtype: str, device: torch.device, read: R
 
 
 def _part(part: Part, read: Read) -> torch.Tensor:
-    tensor = read(replace(part, expert=None, edits=()))
-    tensor = tensor if part.expert is None else tensor[part.expert]
+    tensor = _stored(replace(part, amax=""), read)
     for verb, number in part.edits:
-        tensor = _EDITS[verb](tensor, number)
+        if verb == "fp8" and part.amax:
+            scaled_as = _stored(Part(name=part.name, expert=part.expert, checkpoint=part.amax), read)
+            tensor = through_fp8(tensor, int(number), scaled_as)
+        else:
+            tensor = _EDITS[verb](tensor, number)
     return tensor
+
+
+def _stored(part: Part, read: Read) -> torch.Tensor:
+    """A part before its edits."""
+    tensor = read(replace(part, expert=None, edits=()))
+    return tensor if part.expert is None else tensor[part.expert]
 
 
 def _pairs(tensor: torch.Tensor, _: float) -> torch.Tensor:

@@ -1,7 +1,5 @@
 """Gives the weights of one segment at a time, in the dtype and layout that each op takes, and prepares the next
-meanwhile.
-
-`fits` says whether all weights can stay in memory between passes.
+meanwhile. `fits` says whether all weights can stay in memory between passes.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ from typing import Literal
 import torch
 
 from moeparity.inputs.machine import available_bytes
+from moeparity.inputs.weights.cache_scales import cache_scales, has_scales
 from moeparity.inputs.weights.checkpoint import Checkpoint
 from moeparity.inputs.weights.fit import own_codes, refuse_codes
 from moeparity.inputs.weights.rewritten import input_scales, refuse_others, scales_of, weights_of
@@ -151,7 +150,7 @@ class WeightStore:
         """
         for in_phase in plan.distinct:
             refuse_others(in_phase.nodes_as_run, self._other_checkpoint, self.checkpoint.entries)
-            if isinstance(self.checkpoint, Checkpoint) and self.checkpoint.formats:
+            if isinstance(self.checkpoint, Checkpoint):
                 refuse_codes(in_phase, self.checkpoint)
 
     def multiplies_codes(self, plan: BoundGraph) -> bool:
@@ -167,9 +166,11 @@ class WeightStore:
 
     def _scales(self, node: Node) -> dict[str, torch.Tensor]:
         source = self.checkpoint
-        if not isinstance(source, Checkpoint) or not source.formats:
+        if not isinstance(source, Checkpoint):
             return {}
-        scales = scales_of(node, self._scales_of_part)
+        if has_scales(node):
+            return {name: scale.to(self.device) for name, scale in cache_scales(node, self.graph, source).items()}
+        scales = scales_of(node, self._scales_of_part) if source.formats else {}
         scales |= input_scales(node, source.input_scale) if source.beside else {}
         return {name: tensor.to(self.device) for name, tensor in scales.items()}
 

@@ -9,7 +9,7 @@ import torch
 
 from moeparity.numerics.quantised import to_fp8
 from moeparity.numerics.rounding import rounded, working
-from moeparity.ops.kv_cache import HEAD, SATURATES, STATIC
+from moeparity.ops.kv_cache import CHECKPOINT, HEAD, SATURATES, STATIC
 
 
 def kv_cache(
@@ -17,6 +17,7 @@ def kv_cache(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """k [B, G, T, D], v [B, T, G, D] or [B, T, L] -> k [B, G, T, D], v [B, G, T, D] or [B, 1, T, L]."""
     v = v.unsqueeze(1) if v.dim() == k.dim() - 1 else v.transpose(1, 2)
+    at = {**at, **w} if at.get("scale") == CHECKPOINT else at
     return _read_back(k, at, "k_scale"), _read_back(v, at, "v_scale")
 
 
@@ -36,8 +37,8 @@ def _read_back(x: torch.Tensor, at: Mapping[str, Any], scale: str) -> torch.Tens
 
 def _scale(x: torch.Tensor, at: Mapping[str, Any], name: str) -> torch.Tensor:
     """One scale, or one for each head, [G, 1, 1]."""
-    if at["scale"] == STATIC:
-        return torch.tensor(at[name], dtype=torch.float32, device=x.device).to(_wide(x).dtype)
+    if at["scale"] in (STATIC, CHECKPOINT):
+        return torch.as_tensor(at[name], dtype=torch.float32, device=x.device).to(_wide(x).dtype)
     highest = _wide(x).abs()
     highest = highest.amax((0, 2, 3))[:, None, None] if at["scale"] == HEAD else highest.amax()
     factor = highest / torch.finfo(at["stored"]).max

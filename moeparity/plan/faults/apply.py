@@ -156,6 +156,8 @@ def _weight(graph: Graph, node: Node, port: str, edit: WeightEdit, values: Value
             # Filling overwrites the tensor, so earlier edits are dropped.
             before = [() if verb == "filled" else part.edits for part in parts]
             parts = [replace(part, edits=(*edits, done)) for part, edits in zip(parts, before, strict=True)]  # type: ignore[arg-type]
+    if edit.amax_checkpoint is not None:
+        parts = [replace(part, amax=str(_value(edit.amax_checkpoint, values))) for part in parts]
     parts = list(_rescaled(graph, node, port, parts, edit, values))
     if edit.expert is not None:
         only = {_value(edit.expert, values), _value(edit.exchanged, values)}

@@ -70,7 +70,8 @@ class WeightEdit(Model):
 
     First where it is taken from: the port `of`, another `layer`, `node` (by its last name) or `checkpoint`, the experts
     in another `order`, or all `from_expert`. Then what is done to it: `times` a number, `filled` with one,
-    `transposed`, through `fp8` in blocks of so many rows and columns; of a quantised weight also to its `scales`, which
+    `transposed`, through `fp8` in blocks of so many rows and columns, with scales made of its own largest numbers or of
+    those of another checkpoint (`amax_checkpoint`); of a quantised weight also to its `scales`, which
     may be those of another layer (`scales_layer`) or checkpoint (`scales_checkpoint`), be multiplied (`scales_times`),
     or be taken for those of blocks of another size (`scales_block`).
     With `expert` only that expert's part changes, and with `exchanged` it is another's, which has that expert's; with
@@ -91,6 +92,7 @@ class WeightEdit(Model):
     filled: Reference | None = None
     transposed: bool = False
     fp8: Reference | None = None
+    amax_checkpoint: Reference | None = None
     scales: Literal["transposed", "shifted", "twice", "inverted", "missing"] | None = None
     scales_layer: Reference | None = None
     scales_checkpoint: Reference | None = None

@@ -138,7 +138,7 @@ def cache_store(tokens: int, heads: int, dim: int, *, fp8: bool) -> Compared:
     """`reshape_and_cache_flash`, keys and values by slots of blocks of 16; read back as the node does."""
     at = {**plan_values("vllm-fp8-kv" if fp8 else "vllm", "qwen3_moe", "kv_cache")}
     scales = torch.tensor([0.3]), torch.tensor([0.7])
-    at |= {"k_scale": scales[0].item(), "v_scale": scales[1].item()} if fp8 else {}
+    at |= {"scale": "static", "k_scale": scales[0].item(), "v_scale": scales[1].item()} if fp8 else {}
     k, v = (numbers(tokens, heads * dim).flip(at) for at in (0, 1))
     cache = [torch.zeros(tokens + 16, heads * dim, dtype=torch.uint8 if fp8 else BF16) for _ in "kv"]
     slots = torch.randperm(tokens + 16, generator=torch.Generator().manual_seed(1))[:tokens]
@@ -170,7 +170,7 @@ def latent_store(tokens: int, latent: int, rope: int, *, fp8: bool) -> Compared:
     """`concat_and_cache_mla`: the latent and the rotated keys beside each other, one scale for both."""
     at = {**plan_values("vllm-fp8-kv" if fp8 else "vllm", "deepseek_v3", "kv_cache")}
     scale = torch.tensor([0.3])
-    at |= {"k_scale": scale.item(), "v_scale": scale.item()} if fp8 else {}
+    at |= {"scale": "static", "k_scale": scale.item(), "v_scale": scale.item()} if fp8 else {}
     c, pe, width = numbers(tokens, latent), numbers(tokens, rope), latent + rope
     cache = torch.zeros(tokens + 16, width, dtype=torch.uint8 if fp8 else BF16)
     slots = torch.randperm(tokens + 16, generator=torch.Generator().manual_seed(2))[:tokens]

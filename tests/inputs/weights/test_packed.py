@@ -16,10 +16,13 @@ from transformers.integrations.finegrained_fp8 import Fp8Dequantize, Fp8Quantize
 from moeparity.engine.forward import forward
 from moeparity.errors import CheckpointError
 from moeparity.inputs.model import open_model
+from moeparity.inputs.weights import packed as packed_weights
 from moeparity.inputs.weights.checkpoint import Checkpoint
 from moeparity.inputs.weights.formats import FORMATS
-from moeparity.inputs.weights.packed import through_fp8, unpacked
+from moeparity.inputs.weights.packed import unpacked
+from moeparity.inputs.weights.quantise import packed as pack
 from moeparity.inputs.weights.quantise import quantise
+from moeparity.inputs.weights.rounded_to_fp8 import through_fp8
 from moeparity.inputs.weights.source import Packed
 from moeparity.numerics.bits import same_bits
 from tests.checkpoint_factory import FILE, make_random
@@ -196,3 +199,22 @@ def test_blocks_that_are_cut_short_have_a_scale_of_their_own() -> None:
         for columns in (slice(0, 8), slice(8, 11)):
             assert same_bits(ours[rows, columns].contiguous(), through_fp8(weight[rows, columns], 0))
     assert torch.equal(through_fp8(weight[0], 8), weight[0])
+
+
+def test_scales_of_smaller_numbers_cut_what_is_larger() -> None:
+    """A stale largest number of 1: what lies beyond becomes 1, what lies inside is on the grid of 1 / 448."""
+    weight = torch.tensor([[0.5, 3.0], [-2.0, 0.3]])
+    before = torch.tensor([[1.0, 0.0], [-0.25, 0.5]])
+    assert through_fp8(weight, 0, before).tolist() == [[0.5, 1.0], [-1.0, torch.tensor(128 / 448).item()]]
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "mxfp4"])
+def test_a_matrix_made_some_rows_at_a_time_has_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last rows are fewer than the others; blocks are of 16 rows where they have rows."""
+    form, weight = FORMATS[name], torch.randn(56, 256, generator=torch.Generator().manual_seed(3)).bfloat16()
+    tensors = pack(weight, form, form.group or 16)
+    block = (16, 16) if name == "fp8-blocks" else (form.group or 16, 1) if form.input_major else (1, form.group or 16)
+    layout = Packed(form=form, tensors={role: role for role in tensors}, block=block, bytes=0)
+    whole = unpacked(tensors, layout)
+    monkeypatch.setattr(packed_weights, "_AT_ONCE", 1500)
+    assert same_bits(unpacked(tensors, layout), whole)

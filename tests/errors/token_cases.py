@@ -117,6 +117,10 @@ COMMAND_LINES: dict[str, tuple[str, ...]] = {
     "cli-engines-groups-that-do-not-divide": ("show", "launch", "{tmp}/groups.sh"),
     "cli-engines-replicas-of-groups": ("show", "launch", "{tmp}/replicas.sh"),
     "cli-init-over-a-file": ("init", "base", "--out", "{tmp}/t.jsonl"),
+    "cli-init-adapter-beside-no-weights": (
+        *("init", "beside/without-weights", "--adapter", "../../checkpoints/quickstart-lora"),
+        *("--out", "{tmp}/starter.yaml"),
+    ),
     "cli-tokens-two-files-to-print": ("tokens", "{tmp}/t.jsonl", "base/tokens.safetensors"),
     "cli-tokens-of-a-response-alone": ("tokens", "{tmp}/response.jsonl", "--from-log", "--out", "{tmp}/out.jsonl"),
     "cli-tokens-of-the-trainer-alone": ("tokens", "{tmp}/trainer.jsonl", "--from-log", "--out", "{tmp}/out.jsonl"),

@@ -272,7 +272,13 @@ CASES = [
         set={"scaling": "weights", "score_site": "combine"},
     ),
     Case("kv_cache", _keys_and_values),
-    Case("kv_cache", _keys_and_values, set={"stored": "fp8_e4m3"}, label="kv_cache in 8 bits"),
+    Case(
+        "kv_cache",
+        _keys_and_values,
+        w=lambda _: {"k_scale": torch.tensor(0.5), "v_scale": torch.tensor(2.0)},
+        set={"stored": "fp8_e4m3"},
+        label="kv_cache in 8 bits",
+    ),
     Case("attention", _attention, p={"window": None}, set=_ATTENDS, keys=("k", "v", "mask")),
     Case(
         "mla",

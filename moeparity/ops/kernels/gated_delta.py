@@ -54,10 +54,11 @@ def gated_delta(
     if at["decay"] == torch.float64:
         wide_a, log_rate = wide_a.double(), log_rate.double()
     steps, rate = (wide_a + w["dt_bias"]).view(*a.shape[:2], p["value_heads"], -1), log_rate.exp().unsqueeze(-1)
-    if p["bound"] is None:
+    bound = p.get("bound")
+    if bound is None:
         decay = -rate * softplus(steps, at["softplus"])
     else:
-        decay = p["bound"] * sigmoid(rate * steps, at.get("logistic", NATIVE))
+        decay = bound * sigmoid(rate * steps, at.get("logistic", NATIVE))
     decay = rounding.rounded(decay, at["decay"])
     read = _read(q, k, v, beta, decay, p, at, state)
     output, states = (_in_chunks if at["form"] == CHUNKS else _by_token)(read, at, ends)

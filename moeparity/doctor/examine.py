@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from moeparity.doctor.answer import answered, explains_all, of_other_weights
+from moeparity.doctor.answer import LEAST, answered, explains_all, of_other_weights
 from moeparity.doctor.case import Case, Request, Tried, gather, opened
 from moeparity.doctor.clues import of_engines, of_files
 from moeparity.doctor.engines import DEFAULTS
@@ -24,6 +24,7 @@ from moeparity.doctor.judge import Difference, legal_sizes
 from moeparity.doctor.misplaced import misplaced
 from moeparity.doctor.misread import in_one_phase, misread, replays
 from moeparity.doctor.numbers import Family, families
+from moeparity.doctor.readings import Cut
 from moeparity.doctor.report import BEYOND, Clue, Examination
 from moeparity.doctor.routes import of_routes
 from moeparity.doctor.screening import Screening
@@ -52,6 +53,8 @@ _SYMPTOMS = ("unrelated", "E[rho]")
 """Findings of a log whose cause simulations tell: other ids give them, and so do weights or code that are far off."""
 _TEMPERATURE = ("temperature", "raw log-probs (temperature)")
 """Findings of a log that code may cause as well: a final norm that is left out scales logits."""
+_TRUNCATION = ("truncation", "raw log-probs (truncation)")
+"""The same: without its final norm a model says of few tokens that they are possible."""
 _OF_HEAD, _NEAR = "temperature-in-the-head", 0.7
 """The family of a temperature, and where its search starts."""
 
@@ -247,10 +250,25 @@ def _told_by_log(case: Case) -> tuple[tuple[str, ...], tuple[Clue, ...]]:
     opening = Opening(trainer=trainer_logs, partial=bool(trainer_logs), tokenizer=tokenizer)
     diagnosis = measure_files(case.evidence.logs, LogRequest(), opening).diagnosis
     names = () if diagnosis is None else diagnosis.names("named", "semantics")
-    symptoms = [name for name in names if name in _SYMPTOMS or (name in _TEMPERATURE and not _is_temperature(case))]
+    symptoms = [name for name in names if _is_symptom(case, name)]
     shown = [*symptoms, *(name for name in names if name == RETOKENISED)]
     clues = tuple(Clue(says=diagnosis.find(name).reason) for name in shown if diagnosis is not None)
     return tuple(name for name in names if name not in symptoms), clues
+
+
+def _is_symptom(case: Case, name: str) -> bool:
+    """Whether a finding of a log is one that code may cause, and what it names does not make the difference here."""
+    if name in _TEMPERATURE:
+        return not _is_temperature(case)
+    return name in _SYMPTOMS or (name in _TRUNCATION and not _is_truncation(case))
+
+
+def _is_truncation(case: Case) -> bool:
+    """Whether a distribution that is cut at one side explains half of the difference, by the cuts that are tried."""
+    every = misread(case.bench.model.graph, None, case.bench.prompts)
+    cuts = [each for each in every if isinstance(each.reading, Cut)]
+    runs = [run for party in case.recorded for run in case.simulated(cuts, party)]
+    return any(case.difference.share(run.simulated).estimate > LEAST for run in runs)
 
 
 def _is_temperature(case: Case) -> bool:

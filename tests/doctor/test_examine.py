@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from benchmarks.doctor.case import drawn
 from moeparity.cli.schemas import report_schema
 from moeparity.doctor import examine as examining
 from moeparity.doctor.case import Request
@@ -392,6 +393,14 @@ def test_an_examination_that_is_stopped_tells_the_best_so_far(
     assert (of.answer, of.is_stopped, of.blame.named, of.exit_code) == ("undecided", True, (), 3)
     assert (of.explanations[0].name, of.explanations[0].party) == ("stale weights of layer 1", "sampler")
     assert "did not run" in of.asks[0]
+
+
+def test_code_that_looks_like_a_truncation_in_the_log_is_named(tmp_path: Path) -> None:
+    """A DeepSeek-V3 without its final norm, of which the log by itself says `raw log-probs (truncation)`."""
+    case = drawn(tmp_path, 20261130, 331)
+    of = examine(case.request())
+    assert case.facts["truth"] == ("norm-missing of norm",)
+    assert (of.answer, of.blame.named, of.logged) == ("named", ("norm-missing of norm",), ())
 
 
 def test_how_long_it_would_take(run_folder: Path, small: Path) -> None:

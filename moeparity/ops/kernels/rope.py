@@ -24,7 +24,8 @@ def rotary(
     inverse, scaling = inverse_frequencies(p["dim"], p["rope"], p["max_positions"], step, positions.max() + 1)
     angles = positions[..., None].to(step) * inverse.to(positions.device)
     tables = [table * scaling for table in _sines(angles, at.get("sines", "torch"))]
-    cos, sin = tables if sections is None else [_by_section(table, sections, in_runs=p.get("in_runs", False)) for table in tables]
+    in_runs = p.get("in_runs", False)
+    cos, sin = tables if sections is None else [_by_section(table, sections, in_runs=in_runs) for table in tables]
     return rounded(cos, at["output"]), rounded(sin, at["output"])
 
 

@@ -27,7 +27,7 @@ from scripts.pages.situations import SITUATIONS
 
 PEERS = ("--venv", str(Path(tempfile.gettempdir()) / "peers"))
 """The environment of the tools that moeparity is set beside; made by pip where it is not there."""
-DOCTOR = (str(Path(tempfile.gettempdir()) / "doctor"), "--cases", "200", "--seed", "20261401")
+DOCTOR = (str(Path(tempfile.gettempdir()) / "doctor"), "--cases", "540", "--seed", "20261130")
 """Where the doctor's runs are kept, how many are drawn, and of which seed."""
 DOCTOR_SERVED = (
     str(Path(tempfile.gettempdir()) / "doctor-served"),

@@ -70,7 +70,7 @@ def doctor(
     json: Json = None,
     html: Html = None,
 ) -> None:
-    """What is wrong with a run, from what it left behind: logs, checkpoints, launch files, traces and more.
+    """What is wrong with a run, from what it left behind.
 
     Exit code 0 noise, or what the profiles legally differ in; 1 a cause, or more than noise; 2 the evidence could not
     be used; 3 undecided.

@@ -239,8 +239,8 @@ def _of_nodes(part: str, where: str, nodes: Iterable[Node], previous: Path) -> H
 def of_older(part: str, nodes: Iterable[Node], previous: Path, phase: Phase | None = None) -> tuple[Plant, ...]:
     """A part as it was before the update, at some nodes."""
     fault = shipped_faults()[_STALE[part]]
-    named = (name for name, free in fault.free.items() if free.type == "checkpoint")
-    values: tuple[tuple[str, Value], ...] = tuple((name, str(previous)) for name in named)
+    folders = (name for name, free in fault.free.items() if free.type == "checkpoint")
+    values: tuple[tuple[str, Value], ...] = tuple((name, str(previous)) for name in folders)
     values += _WHOLE_TENSOR.get(part, ())
     return tuple(Plant(node=node.name, fault=fault, values=values, phase=phase) for node in nodes)
 

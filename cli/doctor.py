@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 Evidence = Annotated[
     list[Path],
     typer.Argument(
-        help="What a run left: logs of log-probabilities, checkpoints, launch files or resolved arguments, a server's "
-        "steps, traces, fingerprints of weights, ranks' journals; or a folder that holds such."
+        help="What a run left: logs of log-probabilities, checkpoints, LoRA adapters, launch files or resolved "
+        "arguments, a server's steps, traces, fingerprints of weights, ranks' journals; or a folder that holds such."
     ),
 ]
 Checkpoint = Annotated[

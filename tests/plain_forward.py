@@ -278,13 +278,26 @@ class Plain:
         )
         q, k, v = (y.reshape(tokens, heads, width) for y in (q, k, v))
         q, k = (part / np.sqrt((part * part).sum(-1, keepdims=True) + 1e-6) for part in (q, k))
-        steps = self._linear(self._linear(x, at + "f_a_proj"), at + "f_b_proj") + self.weights[at + "dt_bias"]
+        steps = (self._narrowed(x, at, "f") + self.weights[at + "dt_bias"]).reshape(tokens, heads, width)
         rates = np.exp(self.weights[at + "A_log"].reshape(-1, 1))
-        decay = np.exp(-rates * np.log1p(np.exp(steps)).reshape(tokens, heads, width))[..., None]
+        # Ling's has a bound.
+        bounded = self.config.get("kda_safe_gate", False)
+        log = (
+            self.config["kda_lower_bound"] / (1 + np.exp(-rates * steps))
+            if bounded
+            else -rates * np.log1p(np.exp(steps))
+        )
+        decay = np.exp(log)[..., None]
         beta = 1 / (1 + np.exp(-self._linear(x, at + "b_proj")))
         out = np.stack([_delta(q[:, h], k[:, h], v[:, h], decay[:, h], beta[:, h]) for h in range(heads)], 1)
-        gate = self._linear(self._linear(x, at + "g_a_proj"), at + "g_b_proj").reshape(out.shape)
+        gate = self._narrowed(x, at, "g").reshape(out.shape)
         return self._linear((self._norm(out, at + "o_norm") / (1 + np.exp(-gate))).reshape(tokens, -1), at + "o_proj")
+
+    def _narrowed(self, x: Array, at: str, letter: str) -> Array:
+        """By one projection, or by two with few numbers between them."""
+        if f"{at}{letter}_proj.weight" in self.weights:
+            return self._linear(x, f"{at}{letter}_proj")
+        return self._linear(self._linear(x, f"{at}{letter}_a_proj"), f"{at}{letter}_b_proj")
 
     def _delta_net(self, x: Array, at: str) -> Array:
         """The gated delta rule, token after token, behind a convolution and before a gated norm."""
@@ -366,6 +379,8 @@ class Plain:
             query = np.concatenate((q[:, h, :nope], turned[:, h]), -1) * growth
             out.append(_attend(query, key, expanded[:, h, nope:], scale, window, keys=self.keys))
         gates = 1 + np.exp(-gate.reshape(len(x), -1)) if gate.size else 1.0
+        if at + "g_proj.weight" in self.weights:
+            gates = np.repeat(1 + np.exp(-self._linear(x, at + "g_proj")), c["v_head_dim"], -1)
         return self._linear(np.concatenate(out, -1) / gates, at + "o_proj")
 
     def _indexed(self, x: Array, low: Array, angles: Array, factor: float, at: str) -> npt.NDArray[np.bool_]:

@@ -118,7 +118,39 @@ def qwen3_vl_moe(fields: Fields, weights: Weights) -> tuple[Fields, Weights]:
     return fields_read, renamed
 
 
+def glm4v_moe(fields: Fields, weights: Weights) -> tuple[Fields, Weights]:
+    """GLM-4.5V on text, where its three positions are one."""
+    renamed = {name.replace("model.language_model.", "model."): tensor for name, tensor in weights.items()}
+    return fields["text_config"] | {"model_type": "glm4_moe"}, renamed
+
+
+def kimi_k25(fields: Fields, weights: Weights) -> tuple[Fields, Weights]:
+    """The DeepSeek-V3 in a Kimi K2.5, as transformers 5.23.0 saves it."""
+    inside = {name: name.removeprefix("language_model.").replace("model.blocks.", "model.layers.") for name in weights}
+    return fields["text_config"], {inside[name]: tensor for name, tensor in weights.items()}
+
+
+def bailing_hybrid(fields: Fields, weights: Weights) -> tuple[Fields, Weights]:
+    """Ling 3.0, by the names of Kimi Linear and DeepSeek-V3."""
+    words = {
+        ".word_embeddings.": ".embed_tokens.",
+        ".attention.": ".self_attn.",
+        ".dense.": ".o_proj.",
+        ".expert_bias": ".e_score_correction_bias",
+    }
+    renamed = {}
+    for name, tensor in weights.items():
+        plain = name
+        for word, another in words.items():
+            plain = plain.replace(word, another)
+        renamed[plain] = tensor
+    return fields | {"q_lora_rank": None}, renamed
+
+
 LAYOUTS = {
+    "glm4v_moe": glm4v_moe,
+    "kimi_k25": kimi_k25,
+    "bailing_hybrid": bailing_hybrid,
     "qwen3_vl_moe": qwen3_vl_moe,
     "dbrx": dbrx,
     "lfm2_moe": lfm2_moe,

@@ -89,7 +89,7 @@ KV_CACHE = Op(
             when=_FP8,
             sources={CHECKPOINT: _OF_FILE},
             says="what is stored in 8 bits is divided by `k_scale` and `v_scale`; or by those of the checkpoint, 1 "
-            "where it has none; or by the highest magnitude of a "
+            f"where it has none ({_OF_FILE.source}); or by the highest magnitude of a "
             "step's keys (of its values), of all heads or of each, over the largest number of the 8-bit dtype, in "
             "fp32; 1 where all are 0. Under tensor parallelism all ranks' heads count here",
         ),

@@ -127,6 +127,10 @@ def _latent(dtype: torch.dtype) -> Inputs:
     return {"latent": _mla(dtype)["latent"]}
 
 
+def _cache_scales(_: torch.dtype) -> dict[str, Tensor]:
+    return {"k_scale": torch.tensor(0.5), "v_scale": torch.tensor(2.0)}
+
+
 def _keys_and_values(dtype: torch.dtype) -> Inputs:
     _, k, v, _ = _attention(dtype).values()
     return {"k": k, "v": v.transpose(1, 2)}
@@ -271,11 +275,11 @@ CASES = [
         p={"experts": 8, "top_k": 6, "scale": 1.0},
         set={"scaling": "weights", "score_site": "combine"},
     ),
-    Case("kv_cache", _keys_and_values),
+    Case("kv_cache", _keys_and_values, w=_cache_scales),
     Case(
         "kv_cache",
         _keys_and_values,
-        w=lambda _: {"k_scale": torch.tensor(0.5), "v_scale": torch.tensor(2.0)},
+        w=_cache_scales,
         set={"stored": "fp8_e4m3"},
         label="kv_cache in 8 bits",
     ),

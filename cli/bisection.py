@@ -14,7 +14,7 @@ from moeparity.bisection.real_ranks.data import REAL, SIMULATED, RanksKind
 from moeparity.cli.help import FILES, RUNNING
 from moeparity.cli.markdown import Markdown, files_of, write_report
 from moeparity.cli.options import AllowCode, Device, Html, Json, MemoryLimit, RunOption, WorkersOption
-from moeparity.cli.outputs import outputs
+from moeparity.cli.outputs import outputs, refuse_reports
 from moeparity.errors import MoeparityError
 from moeparity.plan.spec.base import By
 
@@ -180,8 +180,6 @@ def _print_cost(recipe: Path, device: str, options: Options, written: Mapping[st
     from moeparity.output.blocks import names
 
     begun = time.process_time()
-
-    for option in (option for option, path in written.items() if path is not None):
-        raise MoeparityError(f"bisect: --dry-run makes no report for {option} to write. Give one of them.")
+    refuse_reports("bisect", written)
     show([names(expected(recipe, device=device, options=options, begun=begun).rows)])
     raise typer.Exit

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -94,22 +95,25 @@ def doctor(
         every=every,
         device=device,
     )
+    wanted = {"--json": json, "--html": html}
     if dry_run:
-        _show_cost(request)
-        raise typer.Exit
+        _show_cost(request, wanted)
     stop = Stop() if seconds is None else Stop(seconds=seconds)
-    with outputs({"--json": json, "--html": html}) as written:
+    with outputs(wanted) as written:
         with written.progress() as progress, stopping(stop):
             examination = examine(request, progress, stop)
         written.report(examination, document(examination, " ".join(map(display_path, evidence))))
     raise typer.Exit(examination.exit_code)
 
 
-def _show_cost(request: Request) -> None:
-    from moeparity.cli.outputs import outputs
+def _show_cost(request: Request, wanted: Mapping[str, Path | None]) -> NoReturn:
+    """Print how long an examination would take on this machine, and exit."""
+    from moeparity.cli.outputs import outputs, refuse_reports
     from moeparity.cli.render import show
     from moeparity.doctor.cost import expected
 
+    refuse_reports("doctor", wanted)
     with outputs({}) as written, written.progress() as progress:
         estimate = expected(request, progress)
     show(estimate.blocks())
+    raise typer.Exit

@@ -111,3 +111,9 @@ def outputs(by_option: Mapping[str, Path | None], unprinted: tuple[str, ...] = (
     files = Outputs(by_option)
     with paths.reserved(files.files):
         yield files
+
+
+def refuse_reports(command: str, wanted: Mapping[str, Path | None]) -> None:
+    """Raise MoeparityError if --dry-run, which makes no report, is to write one."""
+    for option in (option for option, path in wanted.items() if path is not None):
+        raise MoeparityError(f"{command}: --dry-run makes no report for {option} to write. Give one of them.")

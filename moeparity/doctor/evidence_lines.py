@@ -27,11 +27,10 @@ def evidence_lines(material: Gathered, engines: Mapping[Party, Engine]) -> Itera
     routes = "" if of_log.tokens.routed_experts is None else ", with routes"
     tokens, parties = counted(int(of_log.mask.sum()), "token"), enumerated([*of_log.recorded])
     yield f"{logs}: {tokens} of {sequences}, recorded by {parties}{routes}"
-    before = (
-        "no checkpoint of the weights before the update"
-        if evidence.previous is None
-        else f"{display_path(evidence.previous)}: those before the update"
-    )
+    before = "no checkpoint of the weights before the update"
+    if evidence.previous is not None:
+        part = "the adapter" if evidence.previous_checkpoint is None else "those"
+        before = f"{display_path(evidence.previous)}: {part} before the update"
     beside = "" if evidence.adapter is None else f", with the adapter {display_path(evidence.adapter)}"
     yield f"{display_path(evidence.checkpoint)}{beside}: the weights that both sides were to have; {before}"
     if engines:

@@ -52,17 +52,16 @@ Border = Literal["unreset"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """Something done to a node's input, to the node as a whole (its effect), or to its result.
+    """One way in which a fault makes a node compute something else. subject: what is changed; verb: how.
 
-    subject `input`, done before the kernel to what is read at `port`: `plus` adds `number`, `shifted` moves a
-    mask [B, T] by `number` tokens, `filled` fills one with `number` (0 or 1), `opened` fills the mask [B, T, T] of a
-    pack with it, `of` reads what `other_port` reads.
-    subject `effect`: `left_out` gives the input at `port` as the result; `twice` runs the kernel once more, with its
-    own result as the input at `port`.
-    subject `result`: `divided` by `number`; `capacity`, of a router: weight 0 for all but the first `number` tokens of
-    an expert; `experts`, of a router: weight 0 for all but the `number` experts of a token whose weights are largest.
-    subject `state`: `unreset`: a sequence begins from the state that another one left in its slot, or before it in its
-    pack.
+    input: the kernel gets another tensor at `port`. `plus`: with `number` added; `shifted`: a mask [B, T] moved by
+        `number` tokens; `filled`: a mask of nothing but `number`, 0 or 1; `opened`: the mask [B, T, T] of a pack, so
+        filled; `of`: the tensor that the kernel gets at `other_port`.
+    effect: the kernel does not run, and the result is the input at `port` (`left_out`); or it runs a second time, with
+        its own result there (`twice`).
+    result: it is `divided` by `number`. Of a router, weights become 0: of all but an expert's first `number` tokens
+        (`capacity`), or of all but a token's `number` largest (`experts`).
+    state: a sequence begins with the state that another sequence left behind (`unreset`).
     """
 
     subject: Literal["input", "effect", "result", "state"]

@@ -410,6 +410,8 @@ def test_how_long_it_would_take(run_folder: Path, small: Path) -> None:
         int(number.replace(",", "")) for number in re.findall(r"([\d,]+) hypotheses.*up to ([\d,]+)", done.stdout)[0]
     )
     assert 12 * first == most > 0
+    refused = inside("doctor", run_folder, "--checkpoint", small, "--dry-run", "--json", run_folder / "out.json")
+    assert (refused.returncode, "--dry-run makes no report for --json" in refused.stderr) == (2, True)
     assert "if nothing does" in done.stdout
 
 

@@ -178,8 +178,8 @@ def _bound(bindable: Sequence[Bindable], graph: Graph, dtype: str, where: Where)
 
 
 def objectives(first: Started, second: Started) -> Mapping[str, tuple[str, str]]:
-    """Options of the objective that differ, by name, with both values; `unset` where a file has none. They change no
-    log-probability: they say which of them a ratio is made of, and how it is weighed.
+    """Options of the training objective (clipping, importance weights and the like) that two configurations set
+    differently: by name both values, `unset` where a file says nothing. They change the loss, and no log-probability.
     """
     values = [dict(_stated(started)) for started in (first, second)]
     names = dict.fromkeys(chain.from_iterable(values))

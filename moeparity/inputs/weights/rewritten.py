@@ -84,8 +84,8 @@ def _together(each: Sequence[torch.Tensor | None], ref: WeightRef) -> torch.Tens
 
 
 def refuse_others(nodes: Iterable[Node], open_other: Callable[[str], Checkpoint], entries: Mapping[str, Entry]) -> None:
-    """Raise CheckpointError if another checkpoint has no tensor of the name and shape that a fault takes from it, or no
-    scales for the codes of this one.
+    """Check the other checkpoints from which faults take weights. Raises CheckpointError if a tensor is missing there,
+    has another shape, or has no scales where this checkpoint's has.
     """
     for node in nodes:
         for ref in node.weights.values():

@@ -198,7 +198,9 @@ def _chunks(read: _Read, size: int) -> _Chunks:
 
 
 def _chunks_of_channels(read: _Read, size: int) -> _Chunks:
-    """As chunk_kimi_delta_attention of transformers 5.23.0 computes it: the inverse of the system row after row."""
+    """The same with a decay for each channel. The triangular system is inverted row after row, as transformers 5.23.0
+    does it (chunk_kimi_delta_attention).
+    """
     q, k, decay, learnt_keys, learnt_values = _padded(read, size)
     later = _later(size, decay)
     between = (decay.unsqueeze(-2) - decay.unsqueeze(-3)).masked_fill(later[..., None], float("-inf")).exp()

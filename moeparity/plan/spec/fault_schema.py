@@ -114,8 +114,8 @@ class InputEdit(Model):
 
 
 class EffectEdit(Model):
-    """The node as a whole `left_out`, so that the input at that port is its result; or applied `twice`, the second time
-    with the first result as the input at that port.
+    """Each names an input port. `left_out`: the node does not run, and its result is that input. `twice`: it runs
+    again, with its first result as that input.
     """
 
     left_out: Name | None = None

@@ -77,10 +77,11 @@ class IgnoredKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchWarning:
-    """Something that decides numerics and that no profile states. Nothing is put in its place.
+    """An option of a launch file that changes numerics in a way no profile covers: it is left out of the simulation.
 
-    `name` is the option's name. It is empty if the engine decides by several options; then `value` says what it decides
-    and `where` is the place in its source. `adapts`: it is that there is a LoRA adapter, which a recipe may give.
+    name, value, where: the option, what it is set to, and its line in the file. Where several options decide together,
+    `name` is empty, `value` says what the engine does, and `where` is the place in its source. says: what it changes.
+    adapts: it starts a LoRA adapter, which a recipe's `adapter` covers.
     """
 
     role: str

@@ -8,7 +8,6 @@ from typing import Any
 
 from moeparity.numerics.collectives.declaration import Evidence
 from moeparity.numerics.dtypes import stored_name
-from moeparity.numerics.orders import NATIVE
 from moeparity.ops import adapter, measured
 from moeparity.ops.attribute import LOGISTIC, Attribute, Condition, Value, site
 from moeparity.ops.declaration import Cut, Op, Parameter, Refusals, Role, Tokens, WeightPort, sees_rows_by_sigmoid
@@ -295,11 +294,10 @@ EXPERTS = Op(
         ),
         replace(LOGISTIC, when_parameters=_GATED),
         replace(TF32, when={}, says="the fp32 operands of all GEMMs are rounded to TF32, to nearest, ties away"),
-        # Of the grouped GEMM too, whose order of its own rests.
         replace(
             ROWS,
-            when={"implementation": (LOOP, GROUPED), "order": (NATIVE, None)},
-            says=f"{ROWS.says}. Blocks are of one expert's rows; an order written out has none",
+            when={"implementation": (LOOP, GROUPED)},
+            says=f"{ROWS.says}. Blocks are of one expert's rows; an order written out has the same bits in any",
         ),
         *(replace(form, when={**form.when, **_LOOP}) for form in FORMS if form not in (TF32, ROWS)),
         *BY_TOKEN,

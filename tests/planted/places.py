@@ -153,6 +153,8 @@ BACKGROUND: dict[str, dict[str, Value]] = {
     # A quotient and a product that are exact are rounded nowhere.
     **{f"kv_cache:{name}": {"k_scale": 0.7, "v_scale": 0.7} for name in ("quotient", "dequantized")},
     "mla_expand:rows": {"kv_b": "fp32"},
+    # Of a checkpoint without scales they are 1.
+    "kv_cache:scale=checkpoint": {"k_scale": 0.7, "v_scale": 0.7},
     # Of which some are too large then.
     "kv_cache:overflow": {"v_scale": 1e-5},
     # The GEMM behind it rounds its inputs too.

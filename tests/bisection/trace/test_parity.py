@@ -60,6 +60,9 @@ MODELS = (
     "lfm2_moe",
     "laguna",
     "longcat_flash",
+    "bailing_hybrid",
+    "glm4v_moe",
+    "kimi_k25",
 )
 
 

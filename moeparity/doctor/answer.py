@@ -12,7 +12,7 @@ from moeparity.doctor.batch import Gathered
 from moeparity.doctor.case import Case, Tried
 from moeparity.doctor.evidence_lines import aside_lines, evidence_lines
 from moeparity.doctor.hypotheses import AS_CONFIGURED
-from moeparity.doctor.judge import Difference, legal_sizes
+from moeparity.doctor.judge import ALL, Difference, legal_sizes
 from moeparity.doctor.noise import noise
 from moeparity.doctor.pairs import best_pair
 from moeparity.doctor.parting import parting
@@ -26,8 +26,6 @@ from moeparity.doctor.whereabouts import whereabouts
 from moeparity.metrics.verdict import Interval
 from moeparity.search.blame import Blame, Part
 
-ALL = 0.9
-"""A hypothesis that surely explains this fraction of a difference leaves nothing to look for."""
 LEAST = 0.5
 """Two differences have one cause if one explains this fraction of the other."""
 LOW_SLOPE, HIGH_SLOPE = 0.4, 1.6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -19,12 +20,13 @@ from moeparity.metrics.repeated import firsts
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """The tokens of a log with what both engines recorded of them. sampling: as the log states it; None if it does not,
-    or in several ways.
+    or in several ways. further: what else they recorded (`logs.tokens.LoggedTokens`).
     """
 
     tokens: TokenSet
     left_out: int
     sampling: Sampling | None
+    further: Mapping[str, Tensor]
 
     @property
     def recorded(self) -> dict[Party, Tensor]:
@@ -75,4 +77,9 @@ def batch(evidence: Evidence, most: int) -> Batch:
     """The first `most` sequences of the logs. Raises LogError."""
     logged = tokens_of(evidence.opened(), most=most)
     stated = [sampling for sampling, _ in logged.sampling]
-    return Batch(tokens=logged.tokens, left_out=logged.left_out, sampling=stated[0] if len(stated) == 1 else None)
+    return Batch(
+        tokens=logged.tokens,
+        left_out=logged.left_out,
+        sampling=stated[0] if len(stated) == 1 else None,
+        further=logged.further,
+    )

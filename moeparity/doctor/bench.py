@@ -96,7 +96,7 @@ class Bench:
             plans = runnable(plain, self.exact[profile])
             for each in plain:
                 if each.name in plans:
-                    runs[Key(profile, each.name)] = self._run(each, plans[each.name], prompts)
+                    runs[Key(profile, each.name)] = self.run_of(each, plans[each.name], prompts)
             self._shift(new, profile)
             self._rewrite([each for each in new if isinstance(each.reading, Rows)], profile, prompts)
             if cuts:
@@ -118,7 +118,8 @@ class Bench:
         if self.progress is not None:
             self.progress(progress)
 
-    def _run(self, hypothesis: Hypothesis, plan: BoundGraph, prompts: Prompts) -> Run:
+    def run_of(self, hypothesis: Hypothesis, plan: BoundGraph, prompts: Prompts) -> Run:
+        """The run of a hypothesis that reads the tokens of the log, in the steps that it says."""
         reading = hypothesis.reading
         if isinstance(reading, Replay):
             assert self.tokens.routed_experts is not None, "there is nothing to replay"

@@ -84,7 +84,8 @@ class Case:
     recorded: log P by party, fp64 [N], at the tokens of `mask`, the scored tokens at which every party that recorded
     anything did so. difference: sampler minus trainer there; a party without a record is taken as simulated. engines:
     how each party computes. notes: what became of evidence that the simulation takes, in sentences. clues: what files
-    tell by themselves.
+    tell by themselves. ruled_out: hypotheses, with their party, that something else in the log rules out; fitting:
+    those that fit it.
     """
 
     request: Request
@@ -97,6 +98,8 @@ class Case:
     engines: Mapping[Party, Engine]
     notes: tuple[str, ...] = ()
     clues: tuple[Clue, ...] = ()
+    ruled_out: frozenset[tuple[str, Party | None]] = frozenset()
+    fitting: frozenset[tuple[str, Party | None]] = frozenset()
 
     def right(self, party: Party) -> Tensor:
         """The log-probabilities of a party with nothing wrong, at the mask tokens: fp64 [N] in nats."""

@@ -11,6 +11,7 @@ from moeparity.doctor.clues import of_engines, of_files
 from moeparity.doctor.engines import DEFAULTS
 from moeparity.doctor.evidence import NoLogError
 from moeparity.doctor.experts import Suspect, exchanges, mistakes, scaled, suspects
+from moeparity.doctor.further import held_to_further
 from moeparity.doctor.hypotheses import (
     AS_CONFIGURED,
     Hypothesis,
@@ -100,7 +101,7 @@ def _examined(case: Case, request: Request, progress: Callback | None) -> Examin
     tried += _refined(screening, [each for each in coarse(graph, previous) if each is not AS_CONFIGURED], {})
     if not _is_over(case, tried, {}):
         tried += _further(screening, tried)
-    return with_traces(answered(case, tried, logged, screening.summary), case, progress)
+    return with_traces(answered(held_to_further(case, tried), tried, logged, screening.summary), case, progress)
 
 
 def _is_clear(case: Case) -> bool:

@@ -14,6 +14,8 @@ from moeparity.metrics.interval import token_mean
 from moeparity.metrics.verdict import Interval
 
 LEVEL = 0.99
+ALL = 0.9
+"""A hypothesis that surely explains this fraction of a difference leaves nothing to look for."""
 _EXACT_UP_TO = 12
 """Up to this many sequences, all combinations of signs are tried; for more sequences, as many combinations are drawn.
 """

@@ -23,8 +23,8 @@ class Standing:
     """The hypotheses, each with its best number, in the order of what they explain.
 
     rivals: those that the data do not tell from the first. alike: those that make the same difference as the first, at
-    the same party, or are the same mistake in other steps and not told from it. is_settled: the difference is far
-    beyond noise, and the first leaves no more than noise of it.
+    the same party, or are the same mistake in other steps and not told from it. is_settled: the first leaves no more
+    than noise of a difference far beyond noise, or of what else the log holds.
     """
 
     order: tuple[Tried, ...]
@@ -44,8 +44,8 @@ class Standing:
 
 
 def standing(case: Case, tried: Sequence[Tried]) -> Standing:
-    """Rank what was tried; of two with the same bits, the one with less wrong."""
-    best = _best_numbers(case, tried)
+    """Rank what was tried and is not ruled out; of two with the same bits, the one with less wrong."""
+    best = _best_numbers(case, [each for each in tried if (each.hypothesis.name, each.party) not in case.ruled_out])
     ranking = ranked(
         case.difference,
         [each.simulated for each in best],
@@ -64,6 +64,7 @@ def standing(case: Case, tried: Sequence[Tried]) -> Standing:
         order=(plainest, *(each for each in others if each is not plainest)),
         rivals=tuple(each for each in (first, *rivals) if each is not plainest and each not in alike),
         alike=tuple(each for each in alike if each is not plainest),
+        is_settled=(plainest.hypothesis.name, plainest.party) in case.fitting,
     )
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from moeparity.errors import LogError, TokensError, Where
 from moeparity.inputs.tokens.tokenizer import FileTokenizer
 from moeparity.logs.formats.fields import Address
+from moeparity.logs.formats.further import FURTHER
 from moeparity.logs.formats.registry import Source
 from moeparity.logs.record import Sequence
 from moeparity.logs.retokenised import NAME as RETOKENISED
@@ -121,7 +122,7 @@ def join_sides(sampled: Sequence, scored: Sequence, tokenizer: Path | None = Non
     )
 
 
-_TRAINERS = {"routed_experts": "trainer_routed_experts"}
+_TRAINERS = {key: f"trainer_{key}" for key in ("routed_experts", *FURTHER)}
 """Field of the trainer's file -> its name in the joined sequence."""
 
 

@@ -57,7 +57,10 @@ class Sequence:
     labels: int64 [n] by name, further groups of tokens, -1 if unknown. retokenised: what differs in the trainer's ids.
     extra: further columns: `ref`, fp64 [n], log P of the reference policy; `current`, fp64 [n], log P of the weights
         being updated (`trainer` has those at the batch's start); `advantages`, fp64 [n]; `routed_experts`, int64 [n,
-        layers, K], the sampler's experts, -1 if there is none; `trainer_routed_experts`, the trainer's.
+        layers, K], the sampler's experts, -1 if there is none; `top_ids`, int64 [n, K], -1 if there is none, and
+        `top_logprobs`, fp64 [n, K] in nats, NaN if there is none, the sampler's log P of several tokens in place of
+        token t; `hidden_states`, fp32 [n, H], NaN if there is none, what its head read behind token t. The trainer's
+        have `trainer_` before their names.
     """
 
     id: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -15,6 +15,7 @@ from torch import Tensor
 from moeparity.errors import LogError, Where, counted
 from moeparity.inputs.tokens.pads import one_width
 from moeparity.inputs.tokens.tokenset import TokenSet, routed_layers
+from moeparity.logs.formats.further import FURTHER, HIDDEN
 from moeparity.logs.record import Sampling, Sequence
 
 _ROUTES = "routed_experts"
@@ -28,7 +29,9 @@ class LoggedTokens:
 
     left_out: number of sequences without a scored token. layers: numbers of the MoE layers among the recorded ones; ()
     without routes. sampling: each set of parameters that the log states, with its number of sequences. versions: each
-    weight version that sampled a scored token (-1 unknown), with its number of tokens.
+    weight version that sampled a scored token (-1 unknown), with its number of tokens. further: what else both sides
+    recorded of several numbers for each token, by its name in `Sequence.extra`: [B, T, K] or [B, T, H], padded as the
+    tokens, with -1 or NaN.
     """
 
     tokens: TokenSet
@@ -36,6 +39,7 @@ class LoggedTokens:
     layers: tuple[int, ...]
     sampling: tuple[tuple[Sampling, int], ...]
     versions: tuple[tuple[int, int], ...]
+    further: Mapping[str, Tensor]
 
 
 def tokens_of(log: Iterable[Sequence], *, most: int | None = None) -> LoggedTokens:
@@ -68,12 +72,14 @@ def tokens_of(log: Iterable[Sequence], *, most: int | None = None) -> LoggedToke
         trainer_logprobs=_by_trainer(sequences),
         routed_experts=routes,
     )
+    tokens = _padded(sequences, tokens)
     return LoggedTokens(
-        tokens=_padded(sequences, tokens),
+        tokens=tokens,
         left_out=left_out,
         layers=layers,
         sampling=tuple(Counter(s.sampling for s in sequences).most_common()),
         versions=tuple(sorted(Counter(_versions(sequences)).items())),
+        further=_further(sequences, tokens.attention_mask),
     )
 
 
@@ -159,6 +165,27 @@ def _routes(sequences: list[Sequence]) -> tuple[Tensor | None, tuple[int, ...]]:
     rows = [s.extra[_ROUTES] if _ROUTES in s.extra else torch.full((len(s.token_ids), *shape), -1) for s in sequences]
     routed, layers = routed_layers(where, torch.cat(rows))
     return _block(list(torch.split(routed, [len(row) for row in rows])), -1), layers
+
+
+def _further(sequences: list[Sequence], real: Tensor) -> dict[str, Tensor]:
+    """What `formats.further` reads of all sequences, at the real tokens, bool [B, T]. Raises LogError for hidden states
+    of several widths.
+    """
+    blocks: dict[str, Tensor] = {}
+    for key in (f"{side}{name}" for side in ("", "trainer_") for name in FURTHER):
+        with_it = [sequence for sequence in sequences if key in sequence.extra]
+        widths = {sequence.extra[key].shape[1]: sequence.where for sequence in with_it}
+        if len(widths) > 1 and key.endswith(HIDDEN):
+            first, second = [f"{where}: {key} has {width} numbers" for width, where in widths.items()][:2]
+            raise LogError(f"{second} a token; {first.removesuffix(' numbers')}. Expected those of one model.")
+        if with_it:
+            width, dtype = max(widths), with_it[0].extra[key].dtype
+            fill = torch.nan if dtype.is_floating_point else -1
+            blocks[key] = torch.full((*real.shape, width), fill, dtype=dtype)
+            rows = [s.extra.get(key, torch.full((len(s.token_ids), width), fill, dtype=dtype)) for s in sequences]
+            wide = [torch.nn.functional.pad(row, (0, width - row.shape[1]), value=fill) for row in rows]
+            blocks[key][real] = torch.cat(wide)
+    return blocks
 
 
 def _versions(sequences: list[Sequence]) -> Iterator[int]:

@@ -92,6 +92,63 @@ ENTRIES = ("meta_info", "output_token_logprobs")
 OUTPUT = ("outputs", 0)
 CHOICE = ("choices", 0)
 LINES: dict[str, Case] = {
+    # Top-k and hidden states
+    "a top token without a number": Case(
+        "vllm/outputs.jsonl",
+        _of("outputs", 0, "logprobs", to=lambda v: [{**v[0], "x": {"logprob": -1.0}}, *v[1:]]),
+        "logprobs holds 'x' as a token id; expected a whole number from 0",
+    ),
+    "a top token past all vocabularies": Case(
+        "vllm/outputs.jsonl",
+        _of("outputs", 0, "logprobs", to=lambda v: [{**v[0], str(2**40): {"logprob": -1.0}}, *v[1:]]),
+        f"logprobs holds {2**40}; expected token ids",
+    ),
+    "a top probability": Case(
+        "vllm/outputs.jsonl",
+        _of("outputs", 0, "logprobs", to=lambda v: [{**v[0], "7": {"logprob": 0.5}}, *v[1:]]),
+        "logprobs holds 0.5 as a log-probability; expected nats, at most 0",
+    ),
+    "a word as a top log-probability": Case(
+        "vllm/outputs.jsonl",
+        _of("outputs", 0, "logprobs", to=lambda v: [{**v[0], "7": {"logprob": "-1"}}, *v[1:]]),
+        "logprobs holds '-1'; expected a log-probability, or null",
+    ),
+    "fewer top positions": Case(
+        "sglang/generate.jsonl",
+        _set("meta_info", "output_top_logprobs", to=[[[-1.0, 5, None], [-2.0, 6, None]]]),
+        "output_top_logprobs has 1 positions; expected one for each of 9 tokens",
+    ),
+    "top pairs": Case(
+        "sglang/generate.jsonl",
+        _set("meta_info", "output_top_logprobs", to=[[[-1.0, 5]]] * 9),
+        "expected lists of [log-probability, id, text]",
+    ),
+    "hidden states that are none": Case(
+        "sglang/generate.jsonl", _set("meta_info", "hidden_states", to=5), "hidden_states is 5; expected a list"
+    ),
+    "more hidden states than tokens": Case(
+        "sglang/generate.jsonl",
+        _set("meta_info", "hidden_states", to=[[1.0]] * 12),
+        "hidden_states has 12 rows; expected 1 to 11, one for each token with another behind it",
+    ),
+    "hidden states of several widths": Case(
+        "sglang/generate.jsonl",
+        _set("meta_info", "hidden_states", to=[[1.0], [1.0, 2.0]]),
+        "hidden_states has rows of 1 and 2; expected numbers, as many in each row",
+    ),
+    "hidden states of words": Case(
+        "sglang/generate.jsonl",
+        _set("meta_info", "hidden_states", to=[["a"]]),
+        "hidden_states holds something other than numbers",
+    ),
+    "rows of another length": Case(
+        "moeparity/log.jsonl", _set("top_logprobs", to=[None]), "top_logprobs has 1 rows; expected one for each of 12"
+    ),
+    "pairs that are none": Case(
+        "moeparity/log.jsonl",
+        _set("top_logprobs", to=[None, [[5]], *[None] * 10]),
+        "top_logprobs holds something else than lists of [token id, log-probability]",
+    ),
     # NeMo-RL
     "no batch of one": Case(NEMO, _set("token_ids", to=5), "token_ids is 5; expected a list of one"),
     "two in a batch": Case(NEMO, _of("input_lengths", to=lambda v: v * 2), "input_lengths is a list of 2; expected"),
@@ -395,6 +452,14 @@ FILES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "completions as text": (
         _table(lambda rows: rows.__setitem__(slice(None), [{"prompt": "q", "completion": "a"}])),
         "TRL's table of completions",
+    ),
+    "top ids without values": (
+        _tensors(top_ids=torch.ones(3, 14, 2).long()),
+        "top_logprobs is missing, and top_ids [3, 14, 2]; expected both, of one shape",
+    ),
+    "top ids of fractions": (
+        _tensors(top_ids=torch.ones(3, 14, 2), top_logprobs=-torch.ones(3, 14, 2)),
+        "top_ids is no block of whole numbers [B, T, K]",
     ),
     "a cut safetensors": (_cut("moeparity/log.safetensors", 1500), "not a whole safetensors file"),
     "an unknown tensor": (_tensors(logprob=torch.zeros(3, 14)), "unknown tensor 'logprob'"),

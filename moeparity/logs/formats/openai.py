@@ -14,13 +14,11 @@ import torch
 from torch import Tensor
 
 from moeparity.errors import LogError, listed, whole_number
-from moeparity.logs.formats import served
+from moeparity.logs.formats import further, served
 from moeparity.logs.formats.fields import Fields, inner, integers, numbers
 from moeparity.logs.formats.format import Format, Role
 from moeparity.logs.formats.vllm import prompt_scores
 from moeparity.logs.record import Sequence
-
-_AS_ID = "token_id:"
 
 
 def claims(record: Mapping[str, Any]) -> bool:
@@ -48,6 +46,7 @@ def read(fields: Fields, role: Role) -> list[Sequence]:
 
 def _sampled(fields: Fields, choice: Fields, name: str) -> Sequence:
     ids, values = _tokens(choice)
+    size = len(ids)
     prompt, echoed = _prompt(fields, choice), _echoed(fields, ids, values)
     if echoed:
         if prompt is not None and not torch.equal(prompt, ids[:echoed]):
@@ -57,7 +56,11 @@ def _sampled(fields: Fields, choice: Fields, name: str) -> Sequence:
         raise LogError(f"{fields.where}: token_ids are not the tokens of logprobs.")
     if not len(ids):
         raise LogError(f"{fields.where}: no generated token, only a scored prompt. Is it the trainer's side?")
-    return served.sampled_sequence(choice, name, ids, values, prompt=prompt, parameters=served.sampling(fields))
+    before = 0 if prompt is None else len(prompt)
+    tops = {} if echoed else _top_k(choice, size, before)
+    return served.sampled_sequence(
+        choice, name, ids, values, prompt=prompt, parameters=served.sampling(fields), further=tops
+    )
 
 
 def _scored(fields: Fields, choice: Fields, name: str) -> Sequence:
@@ -106,14 +109,34 @@ def _tokens(choice: Fields) -> tuple[Tensor, Tensor]:
     return _ids(choice, texts), numbers(choice, "logprobs", values)
 
 
+def _top_k(choice: Fields, size: int, before: int) -> dict[str, Tensor]:
+    """The columns of `further.top_k`, if tokens are named by ids; a text does not identify a token. Raises LogError."""
+    lists = choice.mapping("logprobs")
+    if lists.has("content"):
+        entries = [inner(lists, entry, "logprobs.content") for entry in lists.entries("content")]
+        of_entries = [entry.entries("top_logprobs") if entry.has("top_logprobs") else [] for entry in entries]
+        items = [[inner(lists, top, "top_logprobs").values for top in tops] for tops in of_entries]
+        rows = [[(top.get("token"), top.get("logprob")) for top in tops] for tops in items]
+    else:
+        listed_tops = lists.values.get("top_logprobs")
+        tops_of = listed_tops if isinstance(listed_tops, list) else []
+        rows = [[*row.items()] if isinstance(row, Mapping) else [] for row in tops_of]
+    words = [token for row in rows for token, _ in row]
+    if len(rows) != size or not all(isinstance(word, str) and word.startswith(further.AS_ID) for word in words):
+        return {}
+    return further.top_k(choice, "top_logprobs", rows, before)
+
+
 def _ids(choice: Fields, texts: list[Any]) -> Tensor:
     if choice.has("token_ids") and choice.length("token_ids") == len(texts):
         ids = choice.tokens("token_ids")
-        id_texts = [text for text in texts if isinstance(text, str) and text.startswith(_AS_ID)]
-        if not id_texts or [f"{_AS_ID}{token}" for token in ids.tolist()] == texts:
+        id_texts = [text for text in texts if isinstance(text, str) and text.startswith(further.AS_ID)]
+        if not id_texts or [f"{further.AS_ID}{token}" for token in ids.tolist()] == texts:
             return ids
         raise LogError(f"{choice.where}: token_ids are not the tokens of logprobs.")
-    words = [text.removeprefix(_AS_ID) for text in texts if isinstance(text, str) and text.startswith(_AS_ID)]
+    words = [
+        text.removeprefix(further.AS_ID) for text in texts if isinstance(text, str) and text.startswith(further.AS_ID)
+    ]
     numbers = [number for word in words if (number := whole_number(word)) is not None]
     if len(numbers) != len(texts):
         examples = listed(repr(text) for text in texts[:3])

@@ -21,7 +21,7 @@ from torch import Tensor
 from moeparity.errors import LogError, TokensError, Where, counted, did_you_mean, listed, shown
 from moeparity.inputs.tokens.pads import Pads, pads
 from moeparity.inputs.tokens.tokenset import check_routes, nested_routes
-from moeparity.logs.formats import served
+from moeparity.logs.formats import further, served
 from moeparity.logs.formats.fields import Address, Fields
 from moeparity.logs.formats.format import Format, Role, Unreadable
 from moeparity.logs.record import Sequence
@@ -36,8 +36,11 @@ PER_TOKEN = {
 }
 """Keys of lists of floats -> the field that they fill."""
 ROUTES = ("routed_experts", "trainer_routed_experts")
+SIDES = ("", "trainer_")
+"""Before the names of what each side may have beside log-probabilities and routes."""
+LISTS = tuple(f"{side}{key}" for side in SIDES for key in (further.TOP_LOGPROBS, further.HIDDEN))
 WHOLE = ("id", "prompt_tokens", "step", "trainer_version", "labels", "sampling_params", "pads")
-KEYS = (*WHOLE, "input_ids", "mask", "versions", *PER_TOKEN, *ROUTES)
+KEYS = (*WHOLE, "input_ids", "mask", "versions", *PER_TOKEN, *ROUTES, *LISTS)
 
 
 def claims(record: Mapping[str, Any]) -> bool:
@@ -62,7 +65,10 @@ def read(fields: Fields, role: Role) -> list[Sequence]:
             mask=mask,
             columns=columns,
             versions=fields.integers("versions", size) if fields.has("versions") else None,
-            routes={key: _routes(fields, key, size) for key in ROUTES if fields.has(key)},
+            deep={
+                **{key: _routes(fields, key, size) for key in ROUTES if fields.has(key)},
+                **{name: column for side in SIDES for name, column in _further(fields, side, size).items()},
+            },
             group=label,
             classes=classes,
         )
@@ -89,11 +95,13 @@ def sequence(
     mask: Tensor,
     columns: dict[str, Tensor],
     versions: Tensor | None,
-    routes: dict[str, Tensor],
+    deep: dict[str, Tensor],
     group: str | None,
     classes: tuple[str, ...] | None = None,
 ) -> Sequence:
-    """A sequence made of columns that were read and of what `fields` says of the sequence as a whole."""
+    """A sequence made of columns that were read and of what `fields` says of the sequence as a whole. deep: columns
+    with several numbers for each token.
+    """
     prompt = fields.optional_whole("prompt_tokens")
     if prompt is not None and prompt > len(ids):
         raise LogError(f"{fields.where}: prompt_tokens is {prompt}; the sequence has {len(ids)} tokens.")
@@ -117,7 +125,7 @@ def sequence(
         group=group,
         classes=classes,
         pads=_pads(fields),
-        extra={**columns, **routes},
+        extra={**columns, **deep},
     )
 
 
@@ -141,6 +149,33 @@ def _routes(fields: Fields, key: str, size: int) -> Tensor:
     return routes
 
 
+def _further(fields: Fields, side: str, size: int) -> dict[str, Tensor]:
+    """The columns of `formats.further` of a side, by their names in `Sequence.extra`."""
+    columns: dict[str, Tensor] = {}
+    key = f"{side}{further.TOP_LOGPROBS}"
+    if fields.has(key):
+        rows = _rows(fields, key, size)
+        if not all(row is None or _is_pairs(row) for row in rows):
+            raise LogError(f"{fields.where}: {key} holds something else than lists of [token id, log-probability].")
+        tops = further.top_k(fields, key, [[(token, value) for token, value in row or ()] for row in rows])
+        columns |= {f"{side}{name}": column for name, column in tops.items()}
+    key = f"{side}{further.HIDDEN}"
+    if fields.has(key):
+        columns[key] = further.per_token(fields, key, _rows(fields, key, size))
+    return columns
+
+
+def _rows(fields: Fields, key: str, size: int) -> list[Any]:
+    rows = fields.entries(key)
+    if len(rows) != size:
+        raise LogError(f"{fields.where}: {key} has {len(rows)} rows; expected one for each of {size} tokens, or null.")
+    return rows
+
+
+def _is_pairs(row: Any) -> bool:
+    return isinstance(row, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in row)
+
+
 FORMAT = Format(
     name="moeparity",
     producer="moeparity's own JSON lines",
@@ -159,7 +194,9 @@ VERL = Unreadable(
 
 
 _PER_SEQUENCE = ("step", "prompt_tokens", "trainer_version")
-TENSOR_KEYS = ("input_ids", "loss_mask", "attention_mask", "versions", *_PER_SEQUENCE, *PER_TOKEN, *ROUTES)
+_DEEP = (*ROUTES, *(f"{side}{name}" for side in SIDES for name in further.FURTHER))
+"""Blocks with several numbers for each token."""
+TENSOR_KEYS = ("input_ids", "loss_mask", "attention_mask", "versions", *_PER_SEQUENCE, *PER_TOKEN, *_DEEP)
 
 
 class TensorFile:
@@ -200,8 +237,15 @@ class TensorFile:
             raise LogError(f"{self.where}: input_ids is {block or 'missing'}; expected [sequences, tokens], not empty.")
         for key, shape in self._shapes.items():
             expected = block[:1] if key in _PER_SEQUENCE else block
-            if shape[: len(expected)] != expected or (key not in ROUTES and len(shape) != len(expected)):
+            if shape[: len(expected)] != expected or (key not in _DEEP and len(shape) != len(expected)):
                 raise LogError(f"{self.where}: {key} is {shape}; expected {expected}, as input_ids.")
+        for key in (f"{side}{further.TOP_LOGPROBS}" for side in SIDES):
+            ids = key.replace(further.TOP_LOGPROBS, further.TOP_IDS)
+            if self._shapes.get(key) != self._shapes.get(ids):
+                raise LogError(
+                    f"{self.where}: {key} is {self._shapes.get(key, 'missing')}, and {ids} "
+                    f"{self._shapes.get(ids, 'missing')}; expected both, of one shape."
+                )
 
     def _json(self, metadata: dict[str, str], key: str) -> Any:
         try:
@@ -245,7 +289,10 @@ def read_row(fields: Fields, role: Role) -> list[Sequence]:
             mask=mask[:size],
             columns=columns,
             versions=fields.integers("versions", padded)[:size] if fields.has("versions") else None,
-            routes={key: _tensor_routes(fields, key)[:size] for key in ROUTES if fields.has(key)},
+            deep={
+                **{key: _tensor_routes(fields, key)[:size] for key in ROUTES if fields.has(key)},
+                **{key: _tensor_rows(fields, key)[:size] for key in _DEEP if key not in ROUTES and fields.has(key)},
+            },
             group=fields.optional_word("labels"),
         )
     ]
@@ -261,6 +308,17 @@ def _tensor_routes(fields: Fields, key: str) -> Tensor:
     except TokensError as error:
         raise LogError(str(error)) from None
     return ids
+
+
+def _tensor_rows(fields: Fields, key: str) -> Tensor:
+    rows: Tensor = fields.need(key)
+    is_ids = key.endswith(further.TOP_IDS)
+    if rows.dim() != 2 or not rows.shape[1] or rows.is_complex() or rows.is_floating_point() == is_ids:
+        kind = "whole numbers" if is_ids else "floats"
+        raise LogError(f"{fields.where}: {key} is no block of {kind} [B, T, {'H' if 'hidden' in key else 'K'}].")
+    if key.endswith(further.TOP_LOGPROBS):
+        return further.checked_logprobs(fields, key, rows.double())
+    return further.checked_ids(fields, key, rows.long()) if is_ids else rows.float()
 
 
 TENSORS = Format(

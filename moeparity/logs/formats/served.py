@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import sys
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -115,9 +116,10 @@ def sampled_sequence(
     prompt: Tensor | None,
     parameters: Sampling,
     routed: Fields | None = None,
+    further: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> Sequence:
     """The sequence of a response: prompt (None if the record lacks its ids) and completion; the completion is
-    scored.
+    scored. further: columns of `formats.further`, of prompt and completion.
     """
     before = torch.empty(0, dtype=torch.int64) if prompt is None else prompt
     whole = torch.cat([before, ids])
@@ -132,11 +134,13 @@ def sampled_sequence(
         prompt=len(before),
         versions=versions(routed or fields, len(before), len(whole)),
         sampling=parameters,
-        extra=routes(routed or fields, len(whole)) if prompt is not None else {},
+        extra={**(routes(routed or fields, len(whole)) if prompt is not None else {}), **further},
     )
 
 
-def scored_sequence(fields: Fields, name: str, ids: Tensor, values: Tensor) -> Sequence:
+def scored_sequence(
+    fields: Fields, name: str, ids: Tensor, values: Tensor, further: Mapping[str, Tensor] = MappingProxyType({})
+) -> Sequence:
     """The sequence of a scored prompt. Tokens that the sampler did not make are dropped when both sides are joined."""
     weights = version(fields.values.get("weight_version"))
     return Sequence(
@@ -146,4 +150,5 @@ def scored_sequence(fields: Fields, name: str, ids: Tensor, values: Tensor) -> S
         mask=torch.ones(len(ids), dtype=torch.bool),
         trainer=values,
         trainer_version=None if weights < 0 else weights,
+        extra=further,
     )

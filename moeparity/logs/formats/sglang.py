@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from moeparity.errors import LogError, shown
-from moeparity.logs.formats import served
+from moeparity.logs.formats import further, served
 from moeparity.logs.formats.fields import Fields, integers, numbers
 from moeparity.logs.formats.format import Format, Role
 from moeparity.logs.record import Sequence
@@ -45,9 +45,13 @@ def _sampled(fields: Fields, meta: Fields, name: str) -> Sequence:
         )
     if fields.has("output_ids") and not torch.equal(fields.tokens("output_ids"), ids):
         raise LogError(f"{fields.where}: output_ids are not the tokens of output_token_logprobs.")
-    parameters = served.sampling(fields)
+    parameters, prompt = served.sampling(fields), _prompt(fields, meta)
+    before = 0 if prompt is None else len(prompt)
+    columns = _top_k(meta, "output_top_logprobs", len(ids), before)
+    if prompt is not None and meta.has("hidden_states"):
+        columns |= further.hidden(meta, "hidden_states", meta.need("hidden_states"), before + len(ids))
     return served.sampled_sequence(
-        fields, name, ids, values, prompt=_prompt(fields, meta), parameters=parameters, routed=meta
+        fields, name, ids, values, prompt=prompt, parameters=parameters, routed=meta, further=columns
     )
 
 
@@ -75,7 +79,16 @@ def _scored(fields: Fields, meta: Fields, name: str) -> Sequence:
             "input_ids with return_logprob: true, logprob_start_len: 0 and max_new_tokens: 0."
         )
     values, ids = _entries(meta, "input_token_logprobs")
-    return served.scored_sequence(meta, name, ids, values)
+    return served.scored_sequence(meta, name, ids, values, _top_k(meta, "input_top_logprobs", len(ids)))
+
+
+def _top_k(meta: Fields, key: str, size: int, before: int = 0) -> dict[str, Tensor]:
+    """The columns of `further.top_k`; {} without any. Raises LogError."""
+    if not meta.values.get(key):
+        return {}
+    if meta.length(key) != size:
+        raise LogError(f"{meta.where}: {key} has {meta.length(key)} positions; expected one for each of {size} tokens.")
+    return further.top_k(meta, key, further.of_triples(meta, key), before)
 
 
 def _entries(meta: Fields, key: str) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from moeparity.errors import LogError, shown
-from moeparity.logs.formats import served
+from moeparity.logs.formats import further, served
 from moeparity.logs.formats.fields import Fields, inner, numbers
 from moeparity.logs.formats.format import Format, Role
 from moeparity.logs.record import Sequence
@@ -39,7 +39,10 @@ def read(fields: Fields, role: Role) -> list[Sequence]:
             raise LogError(f"{fields.where}: no logprobs of the outputs. Sample with SamplingParams(logprobs=0).")
         values = of_positions(output, "logprobs", ids)
         number = f"{name}/{output.whole('index')}" if several else name
-        sequences.append(served.sampled_sequence(output, number, ids, values, prompt=prompt, parameters=parameters))
+        tops = further.top_k(output, "logprobs", further.of_positions(output.need("logprobs")), len(prompt))
+        sequences.append(
+            served.sampled_sequence(output, number, ids, values, prompt=prompt, parameters=parameters, further=tops)
+        )
     return sequences
 
 
@@ -50,7 +53,9 @@ def prompt_scores(fields: Fields, holder: Fields, name: str, prompt: Tensor) -> 
             f"{fields.where}: no prompt_logprobs, which the trainer's side takes. Send prompt and response as the "
             "prompt with prompt_logprobs=0 and one new token."
         )
-    return served.scored_sequence(fields, name, prompt, of_positions(holder, "prompt_logprobs", prompt))
+    values = of_positions(holder, "prompt_logprobs", prompt)
+    tops = further.top_k(holder, "prompt_logprobs", further.of_positions(holder.need("prompt_logprobs")))
+    return served.scored_sequence(fields, name, prompt, values, tops)
 
 
 def of_positions(fields: Fields, key: str, ids: Tensor) -> Tensor:

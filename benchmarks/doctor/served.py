@@ -20,7 +20,7 @@ from torch import Tensor
 
 from benchmarks.doctor.case import NEAR, commit, outcome
 from benchmarks.explained.served.__main__ import run
-from benchmarks.explained.served.cases import Case, Requests, cases
+from benchmarks.explained.served.cases import TOP, Case, Requests, cases
 from benchmarks.explained.served.changes import CHANGES
 from benchmarks.explained.served.programs import PROGRAMS
 from moeparity.doctor.case import Request
@@ -92,11 +92,15 @@ def _examined(case: Case) -> dict[str, Any]:
 
 def _answer(case: Case) -> dict[str, Any]:
     log = _log(case, json.loads(Path(case.run["answer"]).read_text("utf-8")))
+    of_run = {"run": case.name, "program": case.program.label, "commit": commit(), "truth": list(_truths(case))}
+    return of_run | _outcome(case, _without_top(log)) | {"top": _outcome(case, log)}
+
+
+def _outcome(case: Case, log: Path) -> dict[str, Any]:
     begin = time.process_time()
     previous = case.previous[0] if case.previous else None
     report = examine(Request(evidence=(log,), checkpoint=case.right, previous=previous, sampler=case.program.profile))
-    of_run = {"run": case.name, "program": case.program.label, "commit": commit(), "truth": list(_truths(case))}
-    return of_run | {"seconds": time.process_time() - begin} | outcome(report)
+    return {"seconds": time.process_time() - begin} | outcome(report)
 
 
 def _truths(case: Case) -> Iterator[tuple[str, float | None]]:
@@ -121,6 +125,18 @@ def _log(case: Case, answer: Mapping[str, Any]) -> Path:
             prompt = len(row) - len(behind)
             record = {"id": str(number), "input_ids": row, "mask": [0] * prompt + [1] * len(behind)}
             record |= {"logprobs": [None] * prompt + behind, "trainer_logprobs": [None, *trainer]}
+            record["top_logprobs"] = [None] * prompt + answer["top"][number]
+            file.write(json.dumps(record) + "\n")
+    return path
+
+
+def _without_top(log: Path) -> Path:
+    """The log with what it says of the sampled tokens alone."""
+    records = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
+    path = log.with_name("sampled.jsonl")
+    with path.open("w", encoding="utf-8") as file:
+        for record in records:
+            del record["top_logprobs"]
             file.write(json.dumps(record) + "\n")
     return path
 
@@ -160,7 +176,9 @@ def _is(name: str, truth: str, value: float | None) -> bool:
 
 
 def page(lines: Sequence[Mapping[str, Any]], seed: int) -> str:
-    """The page, as Markdown."""
+    """The page, as Markdown: each run by the log-probabilities of its tokens alone, and with those of the likeliest
+    tokens.
+    """
     day = f"{datetime.now(UTC):%Y-%m-%d}, on {cpu_name()}, {os.cpu_count()} cores, one thread"
     versions = f"torch {version('torch')}, transformers {version('transformers')}, Python {platform.python_version()}"
     of_class = {"listed": list[Mapping[str, Any]](), "unlisted": [], "clean": []}
@@ -169,27 +187,38 @@ def page(lines: Sequence[Mapping[str, Any]], seed: int) -> str:
         of_class["clean" if not names else "listed" if all(names) else "unlisted"].append(line)
     listed, unlisted, clean = of_class.values()
     beyond = [line for line in listed if line["size"] > 2 * line["legal"]]
-    nameless = sum(verdict(line) != "wrong" for line in unlisted)
-    noise = sum(verdict(line) in {"noise", "as configured"} for line in clean)
     parts = [
         "# The doctor on logs of a real vLLM\n",
         f"Written by `python -m scripts.pages doctor-served` on {day}; {versions}; seed {seed}.\n",
         _READING,
-        f"- Wrong names: {sum(verdict(line) == 'wrong' for line in lines)} of {len(lines)}.",
-        f"- A fault that a hypothesis is, named right: {_right(listed)} of {len(listed)}.",
-        f"- Of these, where it made more than twice the noise: {_right(beyond)} of {len(beyond)}.",
-        f"- A fault that no hypothesis is, given no name: {nameless} of {len(unlisted)}.",
-        f"- Nothing planted, called noise: {noise} of {len(clean)}.\n",
-        "| model | planted | size | answer | explains most |",
-        "|---|---|---|---|---|",
+        "| | the sampled tokens alone | with the likeliest tokens |",
+        "|---|---|---|",
+        _counts("wrong names", "wrong", lines),
+        _counts("a fault that a hypothesis is, named right", "right", listed),
+        _counts("of these, where it made more than twice the noise", "right", beyond),
+        _counts("a fault that no hypothesis is, given a name", "wrong", unlisted),
+        _counts("nothing planted, called noise", "noise", clean),
+        "",
+        "| model | planted | size | answer | with the likeliest | explains most |",
+        "|---|---|---|---|---|---|",
         *map(_row, lines),
     ]
     return "\n".join(parts) + "\n"
 
 
+def _counts(name: str, answer: str, lines: Sequence[Mapping[str, Any]]) -> str:
+    """A row of the table: how many runs have this verdict."""
+    verdicts = [[verdict(line), verdict({**line, **line["top"]})] for line in lines]
+    counts = [
+        sum(("noise" if each == "as configured" else each) == answer for each in of_log)
+        for of_log in zip(*verdicts, strict=True)
+    ]
+    return f"| {name} | " + " | ".join(f"{number} of {len(lines)}" for number in counts or (0, 0)) + " |"
+
+
 _READING = f"""\
 A vLLM 0.32.0 for CPUs serves {REQUESTS} requests of random prompts, {SHORTEST} to {LONGEST} tokens each, draws {NEW}
-behind each; the models are small and have random weights. A fault is planted in the checkpoint that it loads, or
+behind each, and lists the {TOP} likeliest tokens at each place; the models are small and have random weights. A fault is planted in the checkpoint that it loads, or
 in its config.json. Transformers scores what it drew with the right checkpoint. The doctor is given the log of both, the
 right checkpoint and, where weights are stale, the one before the update; it is told that the server is a vLLM for CPUs,
 and nothing else.
@@ -199,12 +228,9 @@ its place and its number, with an error of at most {NEAR:.0%}.
 """
 
 
-def _right(lines: Sequence[Mapping[str, Any]]) -> int:
-    return sum(verdict(line) == "right" for line in lines)
-
-
 def _row(line: Mapping[str, Any]) -> str:
     size = f"{line['size'] / line['legal']:.1f}" if line["legal"] else "-"
     model = line["program"].partition("/")[2]
     first = f"{line['first']}, {line['share']:.0%}"
-    return f"| {model} | {line['run'].replace('_', ' ')} | {size} | {verdict(line)} | {first} |"
+    answers = f"{verdict(line)} | {verdict({**line, **line['top']})}"
+    return f"| {model} | {line['run'].replace('_', ' ')} | {size} | {answers} | {first} |"

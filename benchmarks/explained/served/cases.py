@@ -23,6 +23,10 @@ LATEST = 6
 """Before which step a request is added at the latest."""
 
 
+TOP = 20
+"""The most log-probabilities of a token that vLLM gives by default."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requests:
     """The requests of each run: so many random tokens each, unless their prompts are given; before which step each is
@@ -138,7 +142,8 @@ def _step_before(right: Path, wrong: Path, earlier: Path) -> None:
 
 def _run(case_folder: Path, requests: Requests, request: Mapping[str, Any]) -> dict[str, Any]:
     case_folder.mkdir(parents=True, exist_ok=True)
-    trace = {"trace": str(case_folder / "trace")} if requests.captured else {}
+    # Asked for the likeliest tokens a server computes more, so that one that is captured is asked for none.
+    trace = {"trace": str(case_folder / "trace"), "top": 0} if requests.captured else {"top": TOP}
     return {**request, **trace, "new": requests.new, "answer": str(case_folder / "answer.json")}
 
 

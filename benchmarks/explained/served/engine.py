@@ -1,9 +1,10 @@
 """A real vLLM on a CPU, in its own environment, that serves checkpoints under a capture: `python engine.py JOBS`.
 
 JOBS is a JSON file: `source`, the folder of this project; and `jobs`, each a checkpoint's `folder` and `runs`. A run
-has `prompts`, `new`, `arrivals`; `trace`, the folder that it is captured in, if it is; and `answer`, the file that it
-is written to: of each request `tokens` and `logprobs` (fp64). One process serves all of them; an answer that is there
-is not made again.
+has `prompts`, `new`, `arrivals`; `top`, how many of the likeliest tokens are listed; `trace`, the folder that it is
+captured in, if it is; and `answer`, the file that it is written to: of each request `tokens`, `logprobs` (fp64), and
+`top`, what the engine says of the likeliest tokens. One process serves all of them; an answer that is there is not made
+again.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ def engine(folder: str) -> Any:
 
 def served(llm: Any, run: dict[str, Any]) -> dict[str, Any]:
     """What the engine says of a run's requests, each of which is added before the step of its arrival."""
-    sampling = SamplingParams(max_tokens=run["new"], temperature=1.0, logprobs=0, detokenize=False, ignore_eos=True)
+    sampling = SamplingParams(
+        max_tokens=run["new"], temperature=1.0, logprobs=run["top"], detokenize=False, ignore_eos=True
+    )
     prompts, arrivals = run["prompts"], run["arrivals"]
     waiting = sorted(range(len(prompts)), key=lambda number: (arrivals[number], number))
     finished: dict[int, Any] = {}
@@ -53,6 +56,7 @@ def served(llm: Any, run: dict[str, Any]) -> dict[str, Any]:
         "logprobs": [
             [every[token].logprob for every, token in zip(each.logprobs, each.token_ids, strict=True)] for each in drawn
         ],
+        "top": [[[(token, of.logprob) for token, of in every.items()] for every in each.logprobs] for each in drawn],
     }
 
 

@@ -220,9 +220,9 @@ _READING = f"""\
 A vLLM 0.32.0 for CPUs serves {REQUESTS} requests of random prompts, {SHORTEST} to {LONGEST} tokens each, draws {NEW}
 behind each, and lists the {TOP} likeliest tokens at each place; the models are small and have random weights. A fault
 is planted in the checkpoint that it loads, or in its config.json. Transformers scores what it drew with the right
-checkpoint. The doctor is given the log of both, once with what the server says of the likeliest tokens and once without,
-the right checkpoint and, where weights are stale, the one before the update; it is told that the server is a vLLM for
-CPUs, and nothing else.
+checkpoint. The doctor is given the log of both, once with what the server says of the likeliest tokens and once
+without, the right checkpoint and, where weights are stale, the one before the update; it is told that the server is a
+vLLM for CPUs, and nothing else.
 
 Size is the mean difference, as a multiple of that between two engines without a mistake. A name is right with its side,
 its place and its number, with an error of at most {NEAR:.0%}.

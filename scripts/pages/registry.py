@@ -35,7 +35,7 @@ DOCTOR_SERVED = (
     "--only",
     "qwen3",
     "--seed",
-    "20261208",
+    "20261201",
 )
 """Where the runs of a live vLLM are kept, and of which seed."""
 LOOP = (str(Path(tempfile.gettempdir()) / "rl-loop"), "--steps", "40", "--seeds", "3")

@@ -12,8 +12,9 @@ from moeparity.engine.forward import forward
 from moeparity.errors import SpecError
 from moeparity.inputs.model import open_model
 from moeparity.numerics.bits import same_bits
+from moeparity.numerics.block_scales import Grid
 from moeparity.numerics.fma import fma
-from moeparity.numerics.quantised import Grid, quantised, scaled_product
+from moeparity.numerics.quantised import quantised, scaled_product
 from moeparity.numerics.tensor_core.instructions import instruction
 from moeparity.numerics.tensor_core.product import multiply_add
 from moeparity.ops.kernels.linear import gemm_of
@@ -25,7 +26,8 @@ QUICKSTART = Path(__file__).parents[2] / "checkpoints" / "quickstart"
 AT: dict[str, Any] = {
     "order": "native", "rows": "all", "splits": 1, "weights": FP8, "master": torch.bfloat16, "weight_scales": "block",
     "weight_block": 128, "weight_codes": "checkpoint", "weight_scale_by": "divided", "weight_scale": "fp32",
-    "weight_scale_dtype": "unrounded",
+    "weight_scale_dtype": "unrounded", "weight_magnitude": "largest", "weight_clip": 1.0,
+    "weight_arithmetic": torch.float32,
     "weight_quotient": "reciprocal", "weight_floor": 1e-4, "activations": FP8, "activation_scales": "group",
     "activation_group": 128,
     "activation_scale_by": "divided", "activation_scale": "fp32", "activation_quotient": "reciprocal",
@@ -43,7 +45,7 @@ def product_of(x: torch.Tensor, weight: torch.Tensor, **changes: Any) -> torch.T
 
 
 def codes_of(x: torch.Tensor, weight: torch.Tensor) -> Any:
-    plain: dict[str, Any] = {"dtype": FP8, "power": False, "scale_by": "divided", "quotient": "reciprocal"}
+    plain: dict[str, Any] = {"dtype": FP8, "scale": "fp32", "scale_by": "divided", "quotient": "reciprocal"}
     return (
         quantised(x, Grid(**plain, block=(1, 128), floor=1e-10)),
         quantised(weight, Grid(**plain, block=(128, 128), floor=1e-4)),
@@ -78,8 +80,8 @@ def test_one_side_alone_is_multiplied_out() -> None:
 def test_weights_are_rounded_twice_where_their_scales_become_powers_later() -> None:
     x, weight = operands(4, 128, 128)
     plain: dict[str, Any] = {"dtype": FP8, "block": (128, 128), "scale_by": "divided", "quotient": "reciprocal"}
-    once = quantised(weight, Grid(**plain, power=False, floor=1e-4)).multiplied_out()
-    again = quantised(once, Grid(**plain, power=True, floor=1e-4))
+    once = quantised(weight, Grid(**plain, scale="fp32", floor=1e-4)).multiplied_out()
+    again = quantised(once, Grid(**plain, scale="ue8m0", floor=1e-4))
     x_codes, _ = codes_of(x, weight)
 
     def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -98,7 +100,7 @@ def test_whole_numbers_are_added_exactly() -> None:
         "scaling": "weight_first",
     }  # fmt: skip
     settings = {name: value for name, value in AT.items() if name not in ("activation_group", "weight_block")} | tokens
-    grid: dict[str, Any] = {"dtype": torch.int8, "block": (1, 0), "power": False, "scale_by": "divided"}
+    grid: dict[str, Any] = {"dtype": torch.int8, "block": (1, 0), "scale": "fp32", "scale_by": "divided"}
     x_codes = quantised(x, Grid(**grid, quotient="reciprocal", floor=1e-10))
     weight_codes = quantised(weight, Grid(**grid, quotient="reciprocal", floor=1e-4))
     sums = x_codes.codes.long() @ weight_codes.codes.long().t()

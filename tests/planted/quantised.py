@@ -9,6 +9,13 @@ LATENT = ("mla", "mla_expand")
 OPS = ("linear", "lm_head", "experts", *LATENT)
 
 NUMBERS: dict[str, float] = {f"{op}:{name}_floor": 100.0 for op in OPS for name in ("weight", "activation")}
+NUMBERS |= {
+    f"{op}:{name}": number
+    for op in OPS
+    for name, number in (
+        ("weight_clip", 0.5), ("weight_percentile", 50.0), ("weight_amax", 0.01), ("activation_amax", 0.01)
+    )
+}  # fmt: skip
 WHOLE_NUMBERS: dict[str, int] = {f"{op}:{name}": 16 for op in OPS for name in ("weight_block", "activation_group")}
 
 BLOCK = 16

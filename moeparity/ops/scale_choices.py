@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from moeparity.numerics.collectives.declaration import Evidence
 from moeparity.numerics.dtypes import EIGHT_BITS, FLOAT_NAMES, FOUR_BITS, MODEL, UNROUNDED
@@ -38,12 +38,15 @@ _MODELOPT: Final = Evidence("verified", "ModelOpt 0.47.0, quantization/calib/mse
 _HISTOGRAM: Final = Evidence("verified", "ModelOpt 0.47.0, quantization/calib/histogram.py calibrate_weights")
 _TORCHAO: Final = Evidence("verified", "torchao 0.18.0, prototype/mx_formats/mx_tensor.py to_mx")
 _POWERS_OF_FP4: Final = Evidence("verified", "compressed-tensors 0.20.1, quantization/utils/mxfp_utils.py")
+_DISPATCH: Final = Evidence("read", "DeepEP dd758caf45, csrc/kernels/legacy/internode_ll.cu, utils.cuh")
 _REQUANTISED: Final = Evidence("read", "vLLM 0.33.0, quantization/utils/fp8_utils.py requant_weight_ue8m0_inplace")
 _SGLANG_GROUP: Final = Evidence("read", "sglang 0.5.23, kernels/jit/csrc/gemm/per_token_group_quant.cuh")
 _VLLM_CPU: Final = Evidence("read", "vLLM 0.32.0 for CPUs, csrc/cpu/cpu_wna16.cpp Dequantizer4b")
 OF_WEIGHTS: Condition = {WEIGHTS: (*EIGHT_BITS, *FOUR_BITS)}
 OF_ACTIVATIONS: Condition = {ACTIVATIONS: EIGHT_BITS}
 _DYNAMIC: Condition = {**OF_ACTIVATIONS, "activation_scales": (GROUP, TOKEN, TENSOR)}
+
+_DISPATCHED: Condition = {"dispatch": ("fp8_e4m3",)}
 
 
 def _scale_by(name: str, when: Condition, sources: Mapping[str, Evidence]) -> Attribute:
@@ -223,3 +226,54 @@ SCALES_OF_ACTIVATIONS = (
     ),
     _floor("activation_floor", _DYNAMIC),
 )
+
+DISPATCH = (
+    Attribute(
+        name="dispatch",
+        kind="rounding",
+        default=UNROUNDED,
+        values=(UNROUNDED, "fp8_e4m3"),
+        sources={"fp8_e4m3": _DISPATCH},
+        says="rows travel to the ranks of their experts as they are; or as codes of this grid, in groups of "
+        "`dispatch_group`, whose scale is the largest magnitude times 1 / 448, a code x times 448 over it. Where the "
+        "experts' activations are codes of the same grid and groups, these are multiplied as they come, whatever the "
+        "choices of activations say; elsewhere codes are multiplied out and rounded to `projections` "
+        f"({_DISPATCH.source}; vLLM 0.33.0, fused_moe/prepare_finalize/deepep_ll.py _do_quant)",
+    ),
+    Attribute(
+        name="dispatch_group",
+        kind="form",
+        default=128,
+        least=1,
+        when=_DISPATCHED,
+        says="inputs that share a scale; it divides their number",
+    ),
+    Attribute(
+        name="dispatch_scale",
+        kind="form",
+        default=FP32,
+        values=(FP32, UE8M0),
+        when=_DISPATCHED,
+        says="the scale stays in fp32, or is raised to the next power of two (DeepEP's round_scale, for kernels of "
+        "Blackwell)",
+    ),
+    Attribute(
+        name="dispatch_floor",
+        kind="form",
+        default=1e-4,
+        number=True,
+        usual=(1e-4, 1e-10),
+        when=_DISPATCHED,
+        says="a largest magnitude below this counts as this: 1e-4 in DeepEP's low-latency kernel, 1e-10 where SGLang "
+        "rounds before its normal mode",
+    ),
+)
+"""Of `experts`: what becomes of rows on their way."""
+
+
+def arrives_as_codes(values: Mapping[str, Any]) -> bool:
+    """Whether the experts' GEMM multiplies the codes of a dispatch as they come."""
+    alike = values.get("dispatch", UNROUNDED) == values.get(ACTIVATIONS, UNROUNDED) != UNROUNDED
+    return bool(
+        alike and values[ACTIVATION_SCALES.name] == GROUP and values["activation_group"] == values["dispatch_group"]
+    )

@@ -16,7 +16,9 @@ NUMBERS |= {
         ("weight_clip", 0.5), ("weight_percentile", 50.0), ("weight_amax", 0.01), ("activation_amax", 0.01)
     )
 }  # fmt: skip
+NUMBERS["experts:dispatch_floor"] = 100.0
 WHOLE_NUMBERS: dict[str, int] = {f"{op}:{name}": 16 for op in OPS for name in ("weight_block", "activation_group")}
+WHOLE_NUMBERS["experts:dispatch_group"] = 16
 
 BLOCK = 16
 _SMALL: dict[str, Value] = {"activation_group": 8, "weight_block": BLOCK}
@@ -31,7 +33,8 @@ BACKGROUND: dict[str, dict[str, Value]] = {
     for op in OPS
     for choice in QUANTISED
 }
-REFERENCE_VALUE: dict[str, Value] = {f"{op}:activation_group=16": 8 for op in OPS}
+BACKGROUND |= {f"experts:{name}": {"dispatch_group": 8} for name in ("dispatch", "dispatch_scale", "dispatch_floor")}
+REFERENCE_VALUE: dict[str, Value] = {f"{op}:activation_group=16": 8 for op in OPS} | {"experts:dispatch_group=16": 8}
 REFERENCE_VALUE |= {f"{op}:weight_scale_dtype=unrounded": "bf16" for op in OPS}
 for _quotient, _reference in (("reciprocal", "from_largest"), ("from_largest", "reciprocal")):
     for _op in OPS:

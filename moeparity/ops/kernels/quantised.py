@@ -26,11 +26,13 @@ from moeparity.ops.scale_choices import (
     FULL,
     GROUP,
     INVERTED,
+    RECIPROCAL,
     REQUANTISED,
     STATIC,
     TOKEN,
     UE8M0,
     WEIGHTS,
+    arrives_as_codes,
 )
 
 Tensor = torch.Tensor
@@ -109,6 +111,28 @@ def in_8_bits(gemm: Callable[..., Tensor], at: Mapping[str, Any]) -> Callable[..
         return result.view(*x.shape[:-1], len(weight))
 
     return product
+
+
+def dispatched(x: Tensor, at: Mapping[str, Any]) -> tuple[Tensor, Mapping[str, Any]]:
+    """Rows [M, H] as they reach the ranks of their experts, and the choices of the GEMM that multiplies them there.
+
+    Codes that the GEMM takes as they come are made by that GEMM: of the same rows, in the way of the dispatch.
+    """
+    if at.get("dispatch", UNROUNDED) == UNROUNDED:
+        return x, at
+    if arrives_as_codes(at):
+        made = {"scale": at["dispatch_scale"], "scale_by": RECIPROCAL, "quotient": FROM_LARGEST}
+        made["floor"] = at["dispatch_floor"]
+        return x, {**at, **{f"activation_{name}": value for name, value in made.items()}}
+    grid = Grid(
+        dtype=at["dispatch"],
+        block=(1, at["dispatch_group"]),
+        scale=at["dispatch_scale"],
+        scale_by=RECIPROCAL,
+        quotient=FROM_LARGEST,
+        floor=at["dispatch_floor"],
+    )
+    return rounded(quantised(rounded(x, at["projections"]), grid).multiplied_out(), at["projections"]), at
 
 
 def multiplied_out(weight: Tensor, scales: FileScales, at: Mapping[str, Any]) -> Tensor:

@@ -61,12 +61,6 @@ def _refuses_gemm(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str
         _first(shapes): shapes[_first(shapes)][-1],
         "down": shapes["down"][-1] // (cut(values) if _row_wise(values) else 1),
     }
-    group = int(values.get("dispatch_group", 1))
-    if k[_first(shapes)] % group:
-        return "dispatch_group", (
-            f"{k[_first(shapes)]} inputs, which groups of {group} do not divide; DeepEP refuses this too. Set a "
-            "divisor, or dispatch: unrounded."
-        )
     if values["implementation"] == GROUPED:
         return _refuses_grouped(k, values)
     if values["implementation"] == BATCHED:

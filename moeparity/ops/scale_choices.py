@@ -246,7 +246,7 @@ DISPATCH = (
         default=128,
         least=1,
         when=_DISPATCHED,
-        says="inputs that share a scale; it divides their number",
+        says="inputs that share a scale; the last group is cut short, as vLLM pads rows with zeros",
     ),
     Attribute(
         name="dispatch_scale",

@@ -27,7 +27,7 @@ def shrunk(blocks: Tensor, largest: Tensor, on_grid: Rounded) -> Tensor:
     without Triton (observers/mse_quant.py `_grid_search_mse`, the numbers of observers/mse.py); its Triton kernel,
     which runs on a GPU, has a patience for each block.
     """
-    found, waited = largest.clone(), 0
+    chosen, waited = largest.clone(), 0
     least = torch.full_like(largest, torch.finfo(largest.dtype).max)
     for step in range(_STEPS):
         smaller = largest * (1 - step / _OF)
@@ -36,8 +36,8 @@ def shrunk(blocks: Tensor, largest: Tensor, on_grid: Rounded) -> Tensor:
         waited = 0 if bool(better.any()) else waited + 1
         if waited == _PATIENCE:
             break
-        least, found = torch.where(better, error, least), torch.where(better, smaller, found)
-    return found
+        least, chosen = torch.where(better, error, least), torch.where(better, smaller, chosen)
+    return chosen
 
 
 def multiplied(blocks: Tensor, dtype: torch.dtype) -> Tensor:
@@ -75,10 +75,10 @@ def percentile(blocks: Tensor, percent: float) -> Tensor:
     As ModelOpt 0.47.0 does it for weights (quantization/calib/histogram.py `calibrate_weights`), in numpy.
     """
     sizes = blocks.float().abs()
-    found = sizes.amax(-1)
-    for place in found.isfinite().nonzero().tolist():
+    chosen = sizes.amax(-1)
+    for place in chosen.isfinite().nonzero().tolist():
         numbers = sizes[tuple(place)].cpu().numpy()
         counts, edges = np.histogram(numbers, bins=_BINS, range=(0, numbers.max()))
         below = np.searchsorted(np.cumsum(counts / counts.sum()), percent / 100)
-        found[tuple(place)] = edges[below].item()
-    return found
+        chosen[tuple(place)] = edges[below].item()
+    return chosen

@@ -166,10 +166,10 @@ def test_scales_that_a_loader_applies_twice_or_not_at_all_are_named(
 ) -> None:
     """The mistake is made in transformers' own loading of fp8, in all layers; the checkpoint is right."""
     quantise(fewer, FORMATS["fp8-blocks"], tmp_path / "fp8", 16)
-    ids, own = tokens(12, 16), Fp8Dequantize._dequantize_one
+    ids, unchanged = tokens(12, 16), Fp8Dequantize._dequantize_one
 
     def mistaken(self: Fp8Dequantize, codes: Tensor, scales: Tensor, output_dtype: torch.dtype | None = None) -> Tensor:
-        return own(self, codes, wrong(scales), output_dtype)
+        return unchanged(self, codes, wrong(scales), output_dtype)
 
     right = scored(tmp_path / "fp8", ids, 8)
     monkeypatch.setattr(Fp8Dequantize, "_dequantize_one", mistaken)

@@ -100,9 +100,9 @@ def test_the_search_by_shrinking_is_that_of_llm_compressor(
 ) -> None:
     observer = module_of("llmcompressor.observers.mse").MemorylessMSEObserver
     weight, args = drawn(dtype), arguments(strategy, bits, kind)
-    seen = observer("weight", args)
-    seen(weight)
-    scales = seen.get_qparams()["scale"]
+    observed = observer("weight", args)
+    observed(weight)
+    scales = observed.get_qparams()["scale"]
     ours = quantised(weight, searching(grid, strategy, dtype))
     assert_as_compressed(ours, weight, scales, args)
     assert strategy == "tensor" or not same_bits(ours.scales, quantised(weight, plain(grid, strategy, dtype)).scales)
@@ -129,7 +129,7 @@ def test_the_search_by_shrinking_is_a_loop_over_functions_of_compressed_tensors(
     of_token = args.model_copy(update={"strategy": "token"})
     blocks = blocks_of(weight, BLOCKS[strategy])[None]
     least, most = blocks.amin((0, -1)), blocks.amax((0, -1))
-    errors, found, waited = torch.full_like(least, torch.finfo(dtype).max), [least.clone(), most.clone()], 0
+    errors, chosen, waited = torch.full_like(least, torch.finfo(dtype).max), [least.clone(), most.clone()], 0
     for step in range(20):
         share = 1 - step / 100
         scales, zeros = helpers.calculate_qparams(least * share, most * share, args)
@@ -142,12 +142,12 @@ def test_the_search_by_shrinking_is_a_loop_over_functions_of_compressed_tensors(
                 break
             continue
         waited = 0
-        errors[better], found[0][better], found[1][better] = (
+        errors[better], chosen[0][better], chosen[1][better] = (
             error[better],
             (least * share)[better],
             (most * share)[better],
         )
-    scales, _ = helpers.calculate_qparams(*found, args)
+    scales, _ = helpers.calculate_qparams(*chosen, args)
     assert_as_compressed(quantised(weight, searching(grid, strategy, dtype)), weight, scales, args)
 
 
@@ -177,11 +177,13 @@ def test_the_search_by_multiplying_is_that_of_modelopt(strategy: str, dtype: tor
 def test_the_search_by_multiplying_whole_numbers_is_that_of_modelopt(grid: torch.dtype, bits: int) -> None:
     """Its calibrator with its own rounding in torch; a quantiser of its own needs its extension for CUDA."""
     calibration = module_of("modelopt.torch.quantization.calib.mse")
-    own = module_of("modelopt.torch.quantization.tensor_quant")
+    rounding = module_of("modelopt.torch.quantization.tensor_quant")
     weight = drawn(FP32)
     weight[20, 7], weight[40] = 3.0, 0.0
     largest = weight.abs().amax(1, keepdim=True)
-    search = calibration.MseCalibrator(largest, axis=0, quant_func=lambda x, amax: own._tensor_quant(x, amax, bits))
+    search = calibration.MseCalibrator(
+        largest, axis=0, quant_func=lambda x, amax: rounding._tensor_quant(x, amax, bits)
+    )
     search.collect(weight)
     theirs = search.compute_amax() / {8: 127, 4: 7}[bits]
     ours = quantised(weight, Grid(**PLAIN, dtype=grid, block=(1, 0), magnitude=MULTIPLIED))

@@ -106,7 +106,7 @@ def test_codes_are_multiplied_as_they_come_and_the_down_projections_are_the_expe
     plain: dict[str, Any] = {"dtype": FP8, "scale": "fp32"}
     of_weights = Grid(**plain, block=(16, 16), scale_by="divided", quotient="reciprocal", floor=1e-10)
     arrived = Grid(**plain, block=(1, 16), scale_by="reciprocal", quotient="from_largest", floor=1e-4)
-    own = Grid(**plain, block=(1, 16), scale_by="divided", quotient="divided", floor=1e-10)
+    of_experts = Grid(**plain, block=(1, 16), scale_by="divided", quotient="divided", floor=1e-10)
 
     def multiply_codes(a: Tensor, b: Tensor) -> Tensor:
         return torch.nn.functional.linear(a.float(), b.float())
@@ -121,7 +121,7 @@ def test_codes_are_multiplied_as_they_come_and_the_down_projections_are_the_expe
         chosen = [place for place in range(6) if place % 3 == expert]
         gate, up = gemm(x[0, chosen], w["gate_up"][expert], arrived).chunk(2, -1)
         hidden = torch.nn.functional.silu(gate) * up
-        assert same_bits(ours[0, chosen, 0], gemm(hidden, w["down"][expert], own))
+        assert same_bits(ours[0, chosen, 0], gemm(hidden, w["down"][expert], of_experts))
     undispatched = experts(x, ids, None, w=w, p={"glu": "swiglu"}, at=values(activation_quotient="divided"))
     assert not same_bits(ours, undispatched)
 

@@ -121,9 +121,9 @@ def dispatched(x: Tensor, at: Mapping[str, Any]) -> tuple[Tensor, Mapping[str, A
     if at.get("dispatch", UNROUNDED) == UNROUNDED:
         return x, at
     if arrives_as_codes(at):
-        made = {"scale": at["dispatch_scale"], "scale_by": RECIPROCAL, "quotient": FROM_LARGEST}
-        made["floor"] = at["dispatch_floor"]
-        return x, {**at, **{f"activation_{name}": value for name, value in made.items()}}
+        of_dispatch = {"scale": at["dispatch_scale"], "scale_by": RECIPROCAL, "quotient": FROM_LARGEST}
+        of_dispatch["floor"] = at["dispatch_floor"]
+        return x, {**at, **{f"activation_{name}": value for name, value in of_dispatch.items()}}
     grid = Grid(
         dtype=at["dispatch"],
         block=(1, at["dispatch_group"]),

@@ -125,6 +125,7 @@ BY_TOKEN = tuple(
         replace(
             ACTIVATION_SCALES,
             values=(GROUP, TOKEN, STATIC),
+            sources={STATIC: ACTIVATION_SCALES.sources[STATIC]},
             says="each token has a scale for every `activation_group` of inputs, or one; or all have that of the "
             "checkpoint, the largest `input_scale` of the layer's experts, gate and up together",
         )

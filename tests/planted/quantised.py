@@ -34,7 +34,8 @@ BACKGROUND: dict[str, dict[str, Value]] = {
     for choice in QUANTISED
 }
 BACKGROUND |= {f"experts:{name}": {"dispatch_group": 8} for name in ("dispatch", "dispatch_scale", "dispatch_floor")}
-REFERENCE_VALUE: dict[str, Value] = {f"{op}:activation_group=16": 8 for op in OPS} | {"experts:dispatch_group=16": 8}
+REFERENCE_VALUE: dict[str, Value] = {f"{op}:activation_group=16": 8 for op in OPS}
+REFERENCE_VALUE["experts:dispatch_group=16"] = 8
 REFERENCE_VALUE |= {f"{op}:weight_scale_dtype=unrounded": "bf16" for op in OPS}
 for _quotient, _reference in (("reciprocal", "from_largest"), ("from_largest", "reciprocal")):
     for _op in OPS:

@@ -17,7 +17,7 @@ _OFF = {
     ("sglang-rl-on-policy", "sglang-allreduce-norm"),
 }
 """Overlays that a profile switches off."""
-_IN_PLACE = {
+_IN_PLACE: dict[str, dict[str, str | None]] = {
     "vllm-eager": {"vllm-allreduce-norm": None, "vllm-allreduce-norm-trtllm": "vllm-all-reduce-trtllm"},
     "vllm-fp8-blocks": {"deepep-low-latency": "deepep-low-latency-fp8"},
 }

@@ -4,40 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
-from moeparity.numerics.dtypes import torch_dtype
+from moeparity.numerics.block_scales import FP4, INT4, Block, Grid, factors_of, scales_of
 from moeparity.numerics.fma import fma
 from moeparity.numerics.rounding import add, rounded
+from moeparity.numerics.scale_search import multiplied, percentile, shrunk
 
 Tensor = torch.Tensor
-Block = tuple[int, int]
-"""Rows and columns that share a scale; 0: all there are."""
 Product = Callable[[Tensor, Tensor], Tensor]
 """Codes [M, K] times codes [N, K], added up -> fp32 [M, N]."""
-
-INT4, FP4 = torch_dtype("int4"), torch_dtype("fp4_e2m1")
-"""What grids of 4 bits are called: their codes lie in int8, and in fp32."""
-LARGEST = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0, INT4: 7.0, FP4: 6.0}
-"""The magnitude that the largest number of a block is given."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
-    """How numbers are rounded to codes.
-
-    dtype: of a code, one of `LARGEST`. block: what shares a scale. power: the scale is raised to a power of two.
-    scale_by: `divided` or `reciprocal`, of the largest code. quotient: `divided`, `reciprocal` or `from_largest`.
-    floor: a largest magnitude below it counts as this.
-    """
-
-    dtype: torch.dtype
-    block: Block
-    power: bool
-    scale_by: str
-    quotient: str
-    floor: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,24 +43,53 @@ class Codes:
 def quantised(x: Tensor, grid: Grid) -> Codes:
     """x [rows, columns] on a grid.
 
-    All in fp32: the largest magnitude of a block, at least the floor, over the largest code is the scale. A block with
-    a NaN is NaN as a whole in fp8. Sources: `moeparity.ops.quantised`.
+    All in the grid's arithmetic: a magnitude of a block, at least the floor, over the largest code is the scale. A
+    block with a NaN is NaN as a whole in fp8, unless its magnitude is given. Sources: `moeparity.ops.quantised`.
     """
     rows, columns = x.shape
     block = (grid.block[0] or max(rows, 1), grid.block[1] or max(columns, 1))
-    largest, wide = LARGEST[grid.dtype], x.float()
-    floor = torch.tensor(grid.floor, dtype=torch.float32, device=x.device)
-    amax = torch.maximum(_amax(wide, block), floor)
-    top = torch.full_like(amax, largest)
-    scales = amax / top if grid.scale_by == "divided" else amax * (1 / top)
-    scales = raised_to_power(scales) if grid.power else scales
+    magnitudes = _at_least(_magnitudes(_blocks(x, block), grid), grid)
+    scales = scales_of(magnitudes, grid)
+    codes = _codes(x.to(grid.arithmetic), magnitudes, scales, grid, partial(_spread, block=block, shape=x.shape))
+    return Codes(codes, scales.float(), block)
+
+
+def _magnitudes(blocks: Tensor, grid: Grid) -> Tensor:
+    """The number that stands for the largest of each block, [rows of blocks, columns of blocks], in the arithmetic."""
+    way, number = grid.magnitude.way, grid.magnitude.number
+    wide = blocks.to(grid.arithmetic)
+    if way == "multiplied":
+        return multiplied(blocks, grid.dtype).to(wide.dtype)
+    if way == "percentile":
+        return percentile(blocks, number).to(wide.dtype)
+    largest = wide.abs().amax(-1)
+    if way == "given":
+        return torch.full_like(largest, number)
+    if way == "largest":
+        return largest if number == 1 else largest * number
+
+    def on_grid(magnitudes: Tensor) -> Tensor:
+        magnitudes = _at_least(magnitudes, grid)
+        scales = scales_of(magnitudes, grid)
+        codes = _codes(wide, magnitudes, scales, grid, _of_each)
+        return codes.to(wide.dtype) * _of_each(scales)
+
+    return shrunk(wide, largest, on_grid)
+
+
+def _at_least(magnitudes: Tensor, grid: Grid) -> Tensor:
+    return torch.maximum(magnitudes, magnitudes.new_tensor(grid.floor))
+
+
+def _codes(wide: Tensor, magnitudes: Tensor, scales: Tensor, grid: Grid, spread: Callable[[Tensor], Tensor]) -> Tensor:
+    """Numbers over the scales of their blocks, rounded to codes; spread: what blocks have, for each number."""
     if grid.quotient == "divided":
-        scaled = wide / _spread(scales, block, x.shape)
-    elif grid.quotient == "from_largest" and not grid.power:
-        scaled = wide * _spread(top / amax, block, x.shape)
+        scaled = wide / spread(scales)
+    elif grid.quotient == "from_largest" and grid.scale == "fp32":
+        scaled = wide * spread(factors_of(magnitudes, grid))
     else:
-        scaled = wide * _spread(1 / scales, block, x.shape)
-    return Codes(to_codes(scaled, grid.dtype), scales, block)
+        scaled = wide * spread(1 / scales)
+    return to_codes(scaled.float(), grid.dtype)
 
 
 def codes_of(numbers: Tensor, scales: Tensor, width: int, dtype: torch.dtype) -> Codes:
@@ -104,6 +111,13 @@ def by_scale(numbers: Tensor, scale: Tensor, dtype: torch.dtype, quotient: str) 
     wide = numbers.float()
     scaled = wide / scale if quotient == "divided" else wide * (1 / scale)
     return Codes(to_codes(scaled, dtype), scale.reshape(1, 1), (max(len(wide), 1), max(wide.shape[1], 1)))
+
+
+def by_factor(numbers: Tensor, factor: Tensor, dtype: torch.dtype) -> Codes:
+    """x [rows, columns] times a number that is known before, fp32 []; the scale is 1 over it."""
+    wide = numbers.float()
+    scale = (1 / factor).reshape(1, 1).to(wide.device)
+    return Codes(to_codes(wide * factor, dtype), scale, (max(len(wide), 1), max(wide.shape[1], 1)))
 
 
 def to_codes(scaled: Tensor, dtype: torch.dtype) -> Tensor:
@@ -128,14 +142,6 @@ def to_fp8(x: Tensor, dtype: torch.dtype, *, saturates: bool) -> Tensor:
         largest = torch.finfo(dtype).max
         x = x.clamp(-largest, largest)
     return x.to(torch.float32).to(dtype)
-
-
-def raised_to_power(scales: Tensor) -> Tensor:
-    """The least power of two that is not below a positive fp32 number, by its bits; at least 2^-126."""
-    bits = scales.view(torch.int32)
-    above = (bits & 0x7FFFFF) != 0
-    raised = ((bits >> 23) + above.int()).clamp(min=1) << 23
-    return torch.where(scales.isfinite(), raised.view(torch.float32), scales)
 
 
 def scaled_product(
@@ -182,11 +188,18 @@ def _factors(sums: Tensor, x_scales: Tensor, weight_scales: Tensor, scaling: str
     return sums * first, last
 
 
-def _amax(x: Tensor, block: Block) -> Tensor:
-    """The largest magnitude in each block [rows of blocks, columns of blocks]; NaN where there is one."""
+def _blocks(x: Tensor, block: Block) -> Tensor:
+    """The numbers of each block, one block after another, [rows of blocks, columns of blocks, numbers of a block];
+    zeros where it is cut short.
+    """
     (rows, columns), (high, wide) = x.shape, block
-    padded = torch.nn.functional.pad(x, (0, -columns % wide, 0, -rows % high)).abs()
-    return padded.view(padded.shape[0] // high, high, padded.shape[1] // wide, wide).amax((1, 3))
+    padded = torch.nn.functional.pad(x, (0, -columns % wide, 0, -rows % high))
+    apart = padded.reshape(padded.shape[0] // high, high, padded.shape[1] // wide, wide)
+    return apart.transpose(1, 2).flatten(-2, -1)
+
+
+def _of_each(blocks: Tensor) -> Tensor:
+    return blocks.unsqueeze(-1)
 
 
 def _spread(blocks: Tensor, block: Block, shape: torch.Size) -> Tensor:

@@ -15,6 +15,7 @@ from moeparity.ops.linear import COLUMN, FORMS, INSIDE, ROW, ROWS, TF32, in_8_bi
 from moeparity.ops.memory import BYTES, INTEGER, Call, Memory, Shapes, on_tensor_cores
 from moeparity.ops.placement import BLOCKS, PARTIAL, TENSOR, cut, refuse_pieces
 from moeparity.ops.quantised import BY_TOKEN, rounds_operands
+from moeparity.ops.scale_choices import DISPATCH
 
 COMBINE, EPILOGUE, ACTIVATION, INPUT = "combine", "epilogue", "activation", "input"
 """Where the routing weight is multiplied in."""
@@ -153,6 +154,8 @@ def _scratch(call: Call) -> int:
     stacks = 1 if implementation == LOOP else count
     values = rows * (hidden * call.bytes_of("projections") + 2 * width * call.wide * 2 + 3 * width * call.wide)
     values += rows * hidden * (call.bytes_of("output") + call.wide)
+    # Numbers, codes and quotients of a dispatch, and scales spread over them.
+    values += 6 * 4 * rows * hidden if "dispatch_group" in call.active else 0
     values += max(in_8_bits(call, 2 * width, hidden, rows), in_8_bits(call, hidden, width, rows))
     values += on_tensor_cores(call, "order", 2 * width, hidden, rows)
     values += on_tensor_cores(call, "order", hidden, width, rows)
@@ -300,6 +303,7 @@ EXPERTS = Op(
             says=f"{ROWS.says}. Blocks are of one expert's rows; an order written out has the same bits in any",
         ),
         *(replace(form, when={**form.when, **_LOOP}) for form in FORMS if form not in (TF32, ROWS)),
+        *DISPATCH,
         *BY_TOKEN,
         TENSOR,
         BLOCKS,

@@ -19,13 +19,13 @@ from moeparity.ops.placement import BIAS, BLOCKS, PARTIAL, TENSOR, cut, refuse_p
 from moeparity.ops.quantised import (
     OPERANDS,
     QUANTISED,
-    WEIGHTS,
     misfit,
     multiplies_codes,
     part_of_k,
     rounds_operands,
     scales_see_rows,
 )
+from moeparity.ops.scale_choices import WEIGHTS
 
 _SITES = (
     site("inputs", "activations and weight are rounded to this dtype before the GEMM"),

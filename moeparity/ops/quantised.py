@@ -9,106 +9,44 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import gcd
+from math import gcd, inf
 from typing import Any, Final
 
 from moeparity.numerics.collectives.declaration import Evidence
-from moeparity.numerics.dtypes import EIGHT_BITS, FLOAT_NAMES, FOUR_BITS, FP8_NAMES, MODEL, UNROUNDED
+from moeparity.numerics.dtypes import EIGHT_BITS, FOUR_BITS, FP8_NAMES, UNROUNDED
 from moeparity.ops.attribute import Attribute, Condition, Value, site
 from moeparity.ops.declaration import Op
+from moeparity.ops.scale_choices import (
+    ACTIVATION_SCALES,
+    ACTIVATIONS,
+    GROUP,
+    MULTIPLIED,
+    OF_ACTIVATIONS,
+    OF_WEIGHTS,
+    SCALES_OF_ACTIVATIONS,
+    SCALES_OF_WEIGHTS,
+    STATIC,
+    TENSOR,
+    TOKEN,
+    WEIGHTS,
+)
 
-WEIGHTS, ACTIVATIONS = "weights", "activations"
-BLOCK, CHANNEL, GROUP, TOKEN, TENSOR, STATIC = "block", "channel", "group", "token", "tensor", "static"
 CHECKPOINT, MADE = "checkpoint", "made"
 """Whose codes a GEMM multiplies."""
-DIVIDED, RECIPROCAL, FROM_LARGEST = "divided", "reciprocal", "from_largest"
-"""How a number meets its scale: divided by it, times 1 / scale, or times (largest code / largest number)."""
-FP32, UE8M0, REQUANTISED = "fp32", "ue8m0", "requantised"
 BOTH, ACTIVATION_FIRST, WEIGHT_FIRST, OPERANDS = "both", "activation_first", "weight_first", "operands"
 
-_VLLM_GROUP: Final = Evidence("read", "vLLM 0.33.0, csrc/quantization/w8a8/fp8/per_token_group_quant.cu")
-_VLLM_TOKEN: Final = Evidence("read", "vLLM 0.33.0, csrc/quantization/w8a8/fp8/common.cu, by token")
-_VLLM_STATIC: Final = Evidence(
-    "read", "vLLM 0.33.0, quantization/fp8.py, utils/fp8_utils.py process_fp8_input_tensor_strategy_moe"
-)
 _VLLM_FILE: Final = Evidence("read", "vLLM 0.33.0, quantization/fp8.py Fp8LinearMethod, Fp8MoEMethod")
-_VLLM_CPU: Final = Evidence("read", "vLLM 0.32.0 for CPUs, csrc/cpu/cpu_wna16.cpp Dequantizer4b")
-_BLOCK_CAST: Final = Evidence("read", "vLLM 0.33.0, vllm/utils/deep_gemm.py per_block_cast_to_fp8")
-_REQUANTISED: Final = Evidence("read", "vLLM 0.33.0, quantization/utils/fp8_utils.py requant_weight_ue8m0_inplace")
-_SGLANG_GROUP: Final = Evidence("read", "sglang 0.5.23, kernels/jit/csrc/gemm/per_token_group_quant.cuh")
 _DEEP_GEMM: Final = Evidence("read", "DeepGEMM 02c5df0910, sm90_fp8_gemm_1d2d.cuh: final_accum += scales * accum")
 _TRITON: Final = Evidence("read", "vLLM 0.33.0, fused_moe/fused_moe.py fused_moe_kernel")
 _CUTLASS: Final = Evidence("read", "vLLM 0.33.0, scaled_mm_epilogues_c3x.hpp ScaledEpilogue")
 GRIDS: Final = frozenset((*EIGHT_BITS, *FOUR_BITS, *FP8_NAMES))
 """Every grid of 8 or 4 bits."""
-_OF_WEIGHTS: Condition = {WEIGHTS: (*EIGHT_BITS, *FOUR_BITS)}
-_OF_ACTIVATIONS: Condition = {ACTIVATIONS: EIGHT_BITS}
-_OF_CODES: Condition = {WEIGHTS: EIGHT_BITS, **_OF_ACTIVATIONS}
-_DYNAMIC: Condition = {**_OF_ACTIVATIONS, "activation_scales": (GROUP, TOKEN, TENSOR)}
+_OF_CODES: Condition = {WEIGHTS: EIGHT_BITS, **OF_ACTIVATIONS}
 
 
 def _grid(name: str, says: str, grids: tuple[str, ...] = EIGHT_BITS) -> Attribute:
     return Attribute(name=name, kind="rounding", default=UNROUNDED, values=(UNROUNDED, *grids), says=says)
 
-
-def _scale_by(name: str, when: Condition, sources: Mapping[str, Evidence]) -> Attribute:
-    return Attribute(
-        name=name,
-        kind="form",
-        default=DIVIDED,
-        values=(DIVIDED, RECIPROCAL),
-        when=when,
-        sources=sources,
-        says="the scale is the largest magnitude divided by the largest code, 448 (127 of int8); or times its "
-        "reciprocal in fp32, as torch on CUDA divides by a number of Python",
-    )
-
-
-def _quotient(name: str, when: Condition, default: str, sources: Mapping[str, Evidence]) -> Attribute:
-    return Attribute(
-        name=name,
-        kind="form",
-        default=default,
-        values=(DIVIDED, RECIPROCAL, FROM_LARGEST),
-        when=when,
-        sources=sources,
-        says="a number is divided by its scale; or multiplied by 1 / scale; or by 448 over the largest magnitude (127 "
-        "of int8), rounded once, which with a scale that is a power of two is 1 / scale",
-    )
-
-
-def _floor(name: str, when: Condition) -> Attribute:
-    return Attribute(
-        name=name,
-        kind="form",
-        default=1e-10,
-        number=True,
-        usual=(1e-10, 1e-4, 1 / 512),
-        when=when,
-        says="a largest magnitude below this counts as this, an fp32 number: 1e-10 in vLLM's and SGLang's kernels by "
-        "group, 1e-4 in DeepGEMM's casts, 1/512 in vLLM's by token, where the scale is at least 1 / (448 * 512)",
-    )
-
-
-_SCALE = Attribute(
-    name="activation_scale",
-    kind="form",
-    default=FP32,
-    values=(FP32, UE8M0),
-    when=_DYNAMIC,
-    says="the scale stays in fp32; or is raised to the next power of two, by its bits. Kernels that take log2 may keep "
-    "a scale that lies a few last bits above a power, which is not modelled",
-)
-_SCALES = Attribute(
-    name="activation_scales",
-    kind="form",
-    default=GROUP,
-    values=(GROUP, TOKEN, TENSOR, STATIC),
-    when=_OF_ACTIVATIONS,
-    sources={STATIC: _VLLM_STATIC},
-    says="each token has a scale for every `activation_group` of inputs, or one; or all tokens of a step have one; or "
-    "all tokens have that of the checkpoint, `input_scale`, of experts the largest of a layer",
-)
 
 _UNCITED = (
     _grid(
@@ -125,7 +63,7 @@ _UNCITED = (
         kind="form",
         default=CHECKPOINT,
         values=(CHECKPOINT, MADE),
-        when=_OF_WEIGHTS,
+        when=OF_WEIGHTS,
         sources={CHECKPOINT: _VLLM_FILE},
         says="where the checkpoint holds the weight as codes of this grid, these and their scales are taken as they "
         "are (`requantised`: as what is rounded anew), and blocks must be the checkpoint's; or codes are made here, of "
@@ -133,68 +71,16 @@ _UNCITED = (
     ),
     replace(
         site("master", "the weight is rounded to this dtype before the grid's scales are made, where they are made"),
-        when=_OF_WEIGHTS,
+        when=OF_WEIGHTS,
     ),
-    Attribute(
-        name="weight_scales",
-        kind="form",
-        default=BLOCK,
-        values=(BLOCK, GROUP, CHANNEL, TENSOR),
-        when=_OF_WEIGHTS,
-        says="a scale for each square of `weight_block`, cut short at the ends; for so many inputs of an output, as in "
-        "MXFP8; for each output; or one",
-    ),
-    Attribute(
-        name="weight_block",
-        kind="form",
-        default=128,
-        least=1,
-        when={**_OF_WEIGHTS, "weight_scales": (BLOCK, GROUP)},
-        says="outputs and inputs that share a scale, or inputs of an output",
-    ),
-    _scale_by("weight_scale_by", _OF_WEIGHTS, {RECIPROCAL: _BLOCK_CAST}),
-    replace(
-        _SCALE,
-        name="weight_scale",
-        values=(FP32, UE8M0, REQUANTISED),
-        when=_OF_WEIGHTS,
-        sources={REQUANTISED: _REQUANTISED},
-        says=f"{_SCALE.says}; `requantised`: rounded with an fp32 scale, multiplied out, and rounded again with such a "
-        "power, the block's largest magnitude taken anew",
-    ),
-    replace(
-        site("weight_scale_dtype", "a weight's scales are rounded to this dtype before they meet codes"),
-        default=UNROUNDED,
-        values=(UNROUNDED, MODEL, *FLOAT_NAMES),
-        when=_OF_WEIGHTS,
-        sources={MODEL: _VLLM_CPU},
-    ),
-    _quotient("weight_quotient", _OF_WEIGHTS, RECIPROCAL, {RECIPROCAL: _BLOCK_CAST}),
-    _floor("weight_floor", _OF_WEIGHTS),
+    *SCALES_OF_WEIGHTS,
     _grid(
         ACTIVATIONS,
         "activations, rounded to `inputs`, are rounded to this grid in each step: to nearest even, what is too large "
         "to the largest code. A NaN makes NaN of all that share its scale; CUDA's fmaxf drops it, and such kernels "
         "then store -448 in its place",
     ),
-    _SCALES,
-    Attribute(
-        name="activation_group",
-        kind="form",
-        default=128,
-        least=1,
-        when={**_OF_ACTIVATIONS, _SCALES.name: (GROUP,)},
-        says="inputs that share a scale; it divides their number, as vLLM's and SGLang's kernels demand",
-    ),
-    _scale_by("activation_scale_by", _DYNAMIC, {DIVIDED: _VLLM_GROUP, RECIPROCAL: _SGLANG_GROUP}),
-    _SCALE,
-    _quotient(
-        "activation_quotient",
-        _OF_ACTIVATIONS,
-        RECIPROCAL,
-        {RECIPROCAL: _VLLM_GROUP, DIVIDED: _VLLM_TOKEN, FROM_LARGEST: _SGLANG_GROUP},
-    ),
-    _floor("activation_floor", _DYNAMIC),
+    *SCALES_OF_ACTIVATIONS,
     Attribute(
         name="scaling",
         kind="form",
@@ -237,17 +123,19 @@ QUANTISED = tuple(_cited(choice) for choice in _UNCITED)
 BY_TOKEN = tuple(
     _cited(
         replace(
-            _SCALES,
+            ACTIVATION_SCALES,
             values=(GROUP, TOKEN, STATIC),
+            sources={STATIC: ACTIVATION_SCALES.sources[STATIC]},
             says="each token has a scale for every `activation_group` of inputs, or one; or all have that of the "
             "checkpoint, the largest `input_scale` of the layer's experts, gate and up together",
         )
     )
-    if choice.name == _SCALES.name
+    if choice.name == ACTIVATION_SCALES.name
     else choice
     for choice in QUANTISED
+    if choice.name != "activation_amax"
 )
-"""The same where tokens go to different weights, and none has a scale that goes by others."""
+"""The same where tokens go to different weights, none has a scale that goes by others, and one history is not all."""
 
 OF_WEIGHT = frozenset(
     choice.name for choice in QUANTISED if choice.name in (WEIGHTS, "master") or "weight_" in choice.name
@@ -279,7 +167,7 @@ def rounds_operands(values: Mapping[str, Any]) -> bool:
 
 def scales_see_rows(values: Mapping[str, Value]) -> bool:
     """Whether a token's scale depends on other tokens of the step."""
-    return values.get(ACTIVATIONS, UNROUNDED) != UNROUNDED and values[_SCALES.name] == TENSOR
+    return values.get(ACTIVATIONS, UNROUNDED) != UNROUNDED and values[ACTIVATION_SCALES.name] == TENSOR
 
 
 def part_of_k(values: Mapping[str, Any]) -> int | None:
@@ -298,4 +186,20 @@ def misfit(k: int, values: Mapping[str, Value]) -> tuple[str, str] | None:
         )
     if multiplies_codes(values) and int(values.get("splits", 1)) > 1:
         return "splits", "scales are applied to parts of K in one accumulator. Set 1."
+    return _misfit_of_magnitude(values)
+
+
+_BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
+    "weight_percentile": (0, 100),
+    **dict.fromkeys(("weight_clip", "weight_amax", "activation_amax"), (0, inf)),
+}
+
+
+def _misfit_of_magnitude(values: Mapping[str, Value]) -> tuple[str, str] | None:
+    if values.get("weight_magnitude") == MULTIPLIED and values[WEIGHTS] == "fp4_e2m1":
+        return "weight_magnitude", "ModelOpt searches by multiplying for fp8_e4m3, int8 and int4 only. Set shrunk."
+    for name, (least, most) in _BOUNDS.items():
+        if name in values and not least <= float(values[name]) <= most:
+            expected = f"a number from {least}" + (f" to {most}" if most < inf else "")
+            return name, f"{values[name]}; expected {expected}. Set one."
     return None

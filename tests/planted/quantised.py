@@ -9,7 +9,16 @@ LATENT = ("mla", "mla_expand")
 OPS = ("linear", "lm_head", "experts", *LATENT)
 
 NUMBERS: dict[str, float] = {f"{op}:{name}_floor": 100.0 for op in OPS for name in ("weight", "activation")}
+NUMBERS |= {
+    f"{op}:{name}": number
+    for op in OPS
+    for name, number in (
+        ("weight_clip", 0.5), ("weight_percentile", 50.0), ("weight_amax", 0.01), ("activation_amax", 0.01)
+    )
+}  # fmt: skip
+NUMBERS["experts:dispatch_floor"] = 100.0
 WHOLE_NUMBERS: dict[str, int] = {f"{op}:{name}": 16 for op in OPS for name in ("weight_block", "activation_group")}
+WHOLE_NUMBERS["experts:dispatch_group"] = 16
 
 BLOCK = 16
 _SMALL: dict[str, Value] = {"activation_group": 8, "weight_block": BLOCK}
@@ -24,7 +33,9 @@ BACKGROUND: dict[str, dict[str, Value]] = {
     for op in OPS
     for choice in QUANTISED
 }
+BACKGROUND |= {f"experts:{name}": {"dispatch_group": 8} for name in ("dispatch", "dispatch_scale", "dispatch_floor")}
 REFERENCE_VALUE: dict[str, Value] = {f"{op}:activation_group=16": 8 for op in OPS}
+REFERENCE_VALUE["experts:dispatch_group=16"] = 8
 REFERENCE_VALUE |= {f"{op}:weight_scale_dtype=unrounded": "bf16" for op in OPS}
 for _quotient, _reference in (("reciprocal", "from_largest"), ("from_largest", "reciprocal")):
     for _op in OPS:

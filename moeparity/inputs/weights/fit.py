@@ -15,7 +15,8 @@ from moeparity.inputs.weights.checkpoint import READABLE, Checkpoint
 from moeparity.inputs.weights.packed import GRIDS, on_grid
 from moeparity.inputs.weights.source import Entry, Packed, Source
 from moeparity.ops.attribute import Value
-from moeparity.ops.quantised import BLOCK, CHANNEL, CHECKPOINT, GROUP, STATIC, WEIGHTS, multiplies_codes
+from moeparity.ops.quantised import CHECKPOINT, multiplies_codes
+from moeparity.ops.scale_choices import BLOCK, CHANNEL, GROUP, STATIC, WEIGHTS
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Graph, Node, WeightRef
 from moeparity.progress import Callback, Progress

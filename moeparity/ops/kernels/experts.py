@@ -22,14 +22,14 @@ from moeparity.ops.kernels.expert_groups import all_groups, groups_of_steps
 from moeparity.ops.kernels.glu import clamped, relu2, swiglu
 from moeparity.ops.kernels.linear import gemm_of, in_blocks, with_scales
 from moeparity.ops.kernels.pieces import each, gathered, parts, stacked
-from moeparity.ops.kernels.quantised import FileScales, file_scales
+from moeparity.ops.kernels.quantised import FileScales, dispatched, file_scales
 from moeparity.ops.linear import COLUMN
 from moeparity.ops.placement import cut
 from moeparity.progress import through
 
-Project = Callable[[torch.Tensor, torch.Tensor, torch.dtype, torch.dtype, FileScales], torch.Tensor]
-"""Of x, weight, the dtypes of inputs and output, and the checkpoint's scales of the weight."""
 Settings = Mapping[str, Any]
+Project = Callable[[torch.Tensor, torch.Tensor, torch.dtype, torch.dtype, FileScales, Settings], torch.Tensor]
+"""Of x, weight, the dtypes of inputs and output, the checkpoint's scales of the weight, and the choices of the GEMM."""
 Scores = torch.Tensor | None
 Stacks = Mapping[str, Sequence[torch.Tensor]]
 """The weights by name: whole, or cut over the ranks whose activations are gathered before the down projection."""
@@ -125,7 +125,7 @@ def _loop(
     tokens = by_expert.indices % n
     places = tokens * k + by_expert.indices // n
     counts = _counts(by_expert.values, w, steps)
-    gemm, of_expert = gemm_of(at), counts.sum(1).tolist()
+    of_expert = counts.sum(1).tolist()
     (tokens, unhit), (places, others) = (y.tensor_split((sum(of_expert),)) for y in (tokens, places))
     same = x.index_select(0, unhit)
     same = same if scores is None else product(same, scores.index_select(0, others), dtype)
@@ -136,7 +136,7 @@ def _loop(
             scored = None if scores is None else scores.index_select(0, own_places)
             stacks_of_expert = {name: [stack[expert] for stack in stacks] for name, stacks in w.items()}
             turns = StepRows([hit for hit in of_steps if hit])
-            project = _alone(gemm, at) if steps is None else _joined(gemm, at, turns.sizes)
+            project = partial(_product, None if steps is None else turns.sizes)
             outputs = _mlp(x.index_select(0, own_tokens), scored, stacks_of_expert, p, at, project, turns)
             rows.index_copy_(0, own_places, outputs)
     return rows
@@ -153,30 +153,22 @@ def _counts(numbers: torch.Tensor, w: Stacks, steps: Steps | None) -> torch.Tens
     return torch.bincount(numbers, minlength=experts * of_each)[: experts * of_each].view(experts, of_each)
 
 
-def _alone(gemm: Callable[..., torch.Tensor], at: Settings) -> Project:
-    """One GEMM of all rows."""
-
-    def project(
-        x: torch.Tensor, weight: torch.Tensor, inputs: torch.dtype, output: torch.dtype, scales: FileScales
-    ) -> torch.Tensor:
-        return with_scales(partial(gemm, inputs=inputs, output=output), at, scales)(x, weight, None)
-
-    return project
-
-
-def _joined(gemm: Callable[..., torch.Tensor], at: Settings, sizes: Sequence[int]) -> Project:
-    """The GEMMs of the rows of several consecutive steps."""
-
-    def project(
-        x: torch.Tensor, weight: torch.Tensor, inputs: torch.dtype, output: torch.dtype, scales: FileScales
-    ) -> torch.Tensor:
-        alone = with_scales(partial(gemm, inputs=inputs, output=output), at, scales)
-        key = ("loop", inputs, output, *at.items())
-        return JoinedGemm(alone=alone, blocks=in_blocks(at, alone), weight=weight, bias=None, key=key).in_steps(
-            x, sizes
-        )
-
-    return project
+def _product(
+    sizes: Sequence[int] | None,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    inputs: torch.dtype,
+    output: torch.dtype,
+    scales: FileScales,
+    at: Settings,
+) -> torch.Tensor:
+    """One GEMM of all rows, or those of the rows of several consecutive steps."""
+    alone = with_scales(partial(gemm_of(at), inputs=inputs, output=output), at, scales)
+    if sizes is None:
+        return alone(x, weight, None)
+    key = ("loop", inputs, output, *at.items())
+    joined = JoinedGemm(alone=alone, blocks=in_blocks(at, alone), weight=weight, bias=None, key=key)
+    return joined.in_steps(x, sizes)
 
 
 def _grouped(
@@ -200,7 +192,7 @@ def _grouped(
         turns = StepRows([rows * k for rows in steps.sizes], order)
 
     def project(
-        rows: torch.Tensor, weight: torch.Tensor, inputs: torch.dtype, output: torch.dtype, _: FileScales
+        rows: torch.Tensor, weight: torch.Tensor, inputs: torch.dtype, output: torch.dtype, *_: Any
     ) -> torch.Tensor:
         rows, weight = _operands(rows, weight, inputs, output, at)
         return rounded(multiply(rows, weight), output)
@@ -235,7 +227,7 @@ def _batched(x: torch.Tensor, ids: torch.Tensor, scores: Scores, w: Stacks, p: S
         of_all = scores.new_zeros(count * n, 1).index_copy_(0, places, scores)
 
     def project(
-        rows: torch.Tensor, weight: torch.Tensor, inputs: torch.dtype, output: torch.dtype, _: FileScales
+        rows: torch.Tensor, weight: torch.Tensor, inputs: torch.dtype, output: torch.dtype, *_: Any
     ) -> torch.Tensor:
         rows, weight = _operands(rows, weight, inputs, output, at)
         return rounded(torch.bmm(rows.view(count, n, -1), weight.transpose(1, 2)).flatten(0, 1), output)
@@ -250,9 +242,10 @@ def _mlp(
     where = {INPUT: INPUT, OUTPUT: EPILOGUE}.get(p.get("scored_at") or "", at.get("score_site"))
     if scores is not None and where == INPUT:
         x = product(x, scores, at["scored"])
+    x, of_first = dispatched(x, at)
     pieces, lora = len(w["gate_up"]), of_expert(w, "gate_up", p)
     gate_up = (
-        (x, *operands, lora, p, at, project, turns)
+        (x, *operands, lora, p, of_first, project, turns)
         for operands in zip(w["gate_up"], _biases(w, "gate_up"), _scales(w, "gate_up", at), strict=True)
     )
     hidden, inputs = gathered(each(_hidden, gate_up, pieces), pieces), stored(at["product"])
@@ -293,7 +286,7 @@ def _projected(
     """A GEMM, then its bias [N] or [M, N]. Without a bias, since another rank adds it, the result is rounded as
     there.
     """
-    projection = project(x, weight, inputs, at.get("unbiased", output), scales)
+    projection = project(x, weight, inputs, at.get("unbiased", output), scales, at)
     return rounded(projection, output) if bias is None else add(projection, bias, output)
 
 

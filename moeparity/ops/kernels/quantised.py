@@ -9,25 +9,30 @@ from typing import Any, NamedTuple
 
 import torch
 
+from moeparity.numerics.block_scales import Grid, Magnitude, factors_of
 from moeparity.numerics.dtypes import UNROUNDED
-from moeparity.numerics.quantised import Codes, Grid, by_scale, codes_of, quantised, scaled_product
+from moeparity.numerics.quantised import Codes, by_factor, by_scale, codes_of, quantised, scaled_product
 from moeparity.numerics.rounding import rounded
 from moeparity.ops.attribute import RefusedError
 from moeparity.ops.kernels.pieces import parts
-from moeparity.ops.quantised import (
+from moeparity.ops.quantised import CHECKPOINT, OPERANDS, multiplies_codes, part_of_k
+from moeparity.ops.scale_choices import (
     ACTIVATIONS,
     BLOCK,
     CHANNEL,
-    CHECKPOINT,
+    DELAYED,
     FP32,
+    FROM_LARGEST,
+    FULL,
     GROUP,
-    OPERANDS,
+    INVERTED,
+    RECIPROCAL,
     REQUANTISED,
     STATIC,
     TOKEN,
+    UE8M0,
     WEIGHTS,
-    multiplies_codes,
-    part_of_k,
+    arrives_as_codes,
 )
 
 Tensor = torch.Tensor
@@ -108,6 +113,28 @@ def in_8_bits(gemm: Callable[..., Tensor], at: Mapping[str, Any]) -> Callable[..
     return product
 
 
+def dispatched(x: Tensor, at: Mapping[str, Any]) -> tuple[Tensor, Mapping[str, Any]]:
+    """Rows [M, H] as they reach the ranks of their experts, and the choices of the GEMM that multiplies them there.
+
+    Codes that the GEMM takes as they come are made by that GEMM: of the same rows, in the way of the dispatch.
+    """
+    if at.get("dispatch", UNROUNDED) == UNROUNDED:
+        return x, at
+    if arrives_as_codes(at):
+        of_dispatch = {"scale": at["dispatch_scale"], "scale_by": RECIPROCAL, "quotient": FROM_LARGEST}
+        of_dispatch["floor"] = at["dispatch_floor"]
+        return x, {**at, **{f"activation_{name}": value for name, value in of_dispatch.items()}}
+    grid = Grid(
+        dtype=at["dispatch"],
+        block=(1, at["dispatch_group"]),
+        scale=at["dispatch_scale"],
+        scale_by=RECIPROCAL,
+        quotient=FROM_LARGEST,
+        floor=at["dispatch_floor"],
+    )
+    return rounded(quantised(rounded(x, at["projections"]), grid).multiplied_out(), at["projections"]), at
+
+
 def multiplied_out(weight: Tensor, scales: FileScales, at: Mapping[str, Any]) -> Tensor:
     """The numbers of a weight [N, K] on its grid, fp32; the weight itself if it is on none."""
     on_grid = at.get(WEIGHTS, UNROUNDED) != UNROUNDED
@@ -124,18 +151,19 @@ def _of_weight(weight: Tensor, scales: FileScales, at: Mapping[str, Any]) -> Cod
             raise RefusedError("weight_scales", f"{reason}. Set its blocks, or weight_codes: made.")
         codes = codes_of(weight, scales.weight, width, grid.dtype)
     else:
-        once = replace(grid, power=grid.power and at["weight_scale"] != REQUANTISED)
-        codes = quantised(rounded(weight, at["master"]), once)
+        codes = quantised(rounded(weight, at["master"]), grid)
     if at["weight_scale"] == REQUANTISED:
-        codes = quantised(codes.multiplied_out(), grid)
+        codes = quantised(codes.multiplied_out(), replace(grid, scale=UE8M0, magnitude=Magnitude()))
     dtype = at["weight_scale_dtype"]
     return codes if dtype == UNROUNDED else replace(codes, scales=rounded(codes.scales, dtype).float())
 
 
 def _of_activations(rows: Tensor, scales: FileScales, at: Mapping[str, Any]) -> Codes:
     """Rows [M, K] on their grid."""
+    if at["activation_scales"] == DELAYED:
+        return by_factor(rows, _factor_of_history(at), at[ACTIVATIONS])
     if at["activation_scales"] != STATIC:
-        return quantised(rows, _activations(at))
+        return quantised(rows, _grid_of_activations(at))
     if scales.inputs is None:
         raise RefusedError("activation_scales", "the checkpoint has no input_scale of this weight. Set another value.")
     return by_scale(rows, scales.inputs, at[ACTIVATIONS], at["activation_quotient"])
@@ -148,24 +176,38 @@ def _sums(gemm: Callable[..., Tensor], x: Tensor, weight: Tensor) -> Tensor:
     return gemm(x, weight, None, inputs=x.dtype, output=torch.float32)
 
 
+def _factor_of_history(at: Mapping[str, Any]) -> Tensor:
+    """What numbers are multiplied by in delayed scaling, fp32 []."""
+    grid = Grid(dtype=at[ACTIVATIONS], block=(0, 0), scale=FP32, scale_by=INVERTED, quotient=FROM_LARGEST, floor=0.0)
+    return factors_of(torch.tensor(float(at["activation_amax"])), grid)
+
+
 def grid_of_weight(at: Mapping[str, Any]) -> Grid:
-    """On which a weight's codes are made."""
+    """On which a weight's codes are made, at first where they are made twice."""
     side = at.get("weight_block", 0)
     block = {BLOCK: (side, side), GROUP: (1, side), CHANNEL: (1, 0)}.get(at["weight_scales"], (0, 0))
-    return _grid(at, WEIGHTS, "weight", block)
-
-
-def _activations(at: Mapping[str, Any]) -> Grid:
-    block = {GROUP: (1, at.get("activation_group", 0)), TOKEN: (1, 0)}.get(at["activation_scales"], (0, 0))
-    return _grid(at, ACTIVATIONS, "activation", block)
-
-
-def _grid(at: Mapping[str, Any], name: str, prefix: str, block: tuple[int, int]) -> Grid:
+    way = at["weight_magnitude"]
+    number = next((at[name] for name in ("weight_clip", "weight_percentile", "weight_amax") if name in at), 1.0)
     return Grid(
-        dtype=at[name],
+        dtype=at[WEIGHTS],
         block=block,
-        power=at[f"{prefix}_scale"] != FP32,
-        scale_by=at[f"{prefix}_scale_by"],
-        quotient=at[f"{prefix}_quotient"],
-        floor=at[f"{prefix}_floor"],
+        scale=FP32 if at["weight_scale"] == REQUANTISED else at["weight_scale"],
+        scale_by=at["weight_scale_by"],
+        quotient=at["weight_quotient"],
+        floor=at["weight_floor"],
+        magnitude=Magnitude(way=way, number=float(number)),
+        full=at.get("weight_range") == FULL,
+        arithmetic=at["weight_arithmetic"],
+    )
+
+
+def _grid_of_activations(at: Mapping[str, Any]) -> Grid:
+    block = {GROUP: (1, at.get("activation_group", 0)), TOKEN: (1, 0)}.get(at["activation_scales"], (0, 0))
+    return Grid(
+        dtype=at[ACTIVATIONS],
+        block=block,
+        scale=at["activation_scale"],
+        scale_by=at["activation_scale_by"],
+        quotient=at["activation_quotient"],
+        floor=at["activation_floor"],
     )

@@ -15,7 +15,7 @@ from moeparity.profiles.launch.source import Unresolved
 from moeparity.profiles.launch.vllm_graphs import vllm_breakable
 from moeparity.profiles.launch.vllm_resolved import vllm_cpu
 
-DEEPEP = ("deepep-normal", "deepep-low-latency", "deepep-elastic")
+DEEPEP = ("deepep-normal", "deepep-low-latency", "deepep-low-latency-fp8", "deepep-elastic")
 _FUSED_NORM = ("vllm-allreduce-norm", "vllm-allreduce-norm-trtllm")
 _OF_VLLM = "vLLM 0.33.0, "
 _ALL_TO_ALL = f"{_OF_VLLM}vllm/model_executor/layers/fused_moe/config.py:1035 use_all2all_kernels"

@@ -17,10 +17,13 @@ _OFF = {
     ("sglang-rl-on-policy", "sglang-allreduce-norm"),
 }
 """Overlays that a profile switches off."""
-_UNCOMPILED = {
+_IN_PLACE: dict[str, dict[str, str | None]] = {
     "vllm-eager": {"vllm-allreduce-norm": None, "vllm-allreduce-norm-trtllm": "vllm-all-reduce-trtllm"},
+    "vllm-fp8-blocks": {"deepep-low-latency": "deepep-low-latency-fp8"},
 }
-"""Overlays with which others are not made, and what is made in their place: vLLM fuses as it compiles."""
+"""Overlays with which others are not made, and what is made in their place: vLLM fuses as it compiles; rows travel to
+experts in fp8 by blocks in fp8.
+"""
 
 
 Told = tuple[Implied, str]
@@ -80,7 +83,7 @@ def _together(profile: str, overlays: Iterable[str]) -> tuple[str, list[str]]:
     base = chain(profile)
     apply = []
     overlays = list(dict.fromkeys(overlays))
-    replaced = {name: stand_in for overlay in overlays for name, stand_in in _UNCOMPILED.get(overlay, {}).items()}
+    replaced = {name: stand_in for overlay in overlays for name, stand_in in _IN_PLACE.get(overlay, {}).items()}
     for overlay in filter(None, (replaced.get(overlay, overlay) for overlay in overlays)):
         if (profile, overlay) in _TOGETHER:
             profile = _TOGETHER[profile, overlay]

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from moeparity.numerics.quantised import Grid, quantised
+from moeparity.numerics.block_scales import Grid
+from moeparity.numerics.quantised import quantised
 from moeparity.ops.kernels import quantised as kernel
 from moeparity.ops.kernels.experts import experts
 from tests.engines.cuda.compared import plan_values

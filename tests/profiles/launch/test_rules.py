@@ -137,6 +137,13 @@ def test_vllms_experts_and_data_parallel(tmp_path: Path) -> None:
     )
     assert launch_read.sides[0].placement == {"tensor": 4, "expert": 8, "attention": 2, "gathered": "experts"}
     assert launch_read.sides[0].further == ("deepep-low-latency",)
+    in_fp8 = launch(
+        tmp_path,
+        "vllm serve m -tp 4 -dp 2 --enable-expert-parallel --all2all-backend deepep_low_latency "
+        "--quantization fp8_per_block",
+    )
+    assert {"vllm-fp8-blocks", "deepep-low-latency-fp8"} <= {*in_fp8.sides[0].further}
+    assert "deepep-low-latency" not in in_fp8.sides[0].further
     cut = launch(tmp_path, "vllm serve m -tp 4 --data-parallel-size 2")
     assert cut.sides[0].placement == {"tensor": 4, "attention": 2, "gathered": "experts"}
     assert "reduce-scattered by NCCL to the groups" in cut.warnings[0].says

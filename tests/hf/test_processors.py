@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers.generation import logits_process
 
 from moeparity.ops.kernels.log_probs import log_probs, processed
-from moeparity.ops.kernels.penalties import Text
+from moeparity.ops.kernels.text import Text
 from tests.numerics.scalar import FP64
 from tests.ops import processors
 from tests.ops.log_probs import DEFAULTS

@@ -35,6 +35,11 @@ def with_drafts(tokens: TokenSet, name: str, *, flat: bool) -> tuple[TokenSet, V
         raise TokensError("tokens: drafts are verified in sequences that begin in the first column. Pad on the right.")
     if tokens.images is not None:
         raise TokensError("tokens: drafts are verified in sequences of text, and these hold images. Leave those out.")
+    if tokens.requests:
+        raise TokensError(
+            "tokens: drafts are verified in sequences whose requests ask for no biases, masks or grammars, and these "
+            "have a `request`. Leave it out."
+        )
     prompts = token_grid(tokens, with_ids=False).prompts
     sequences = [row[mask].tolist() for row, mask in zip(tokens.input_ids, tokens.attention_mask, strict=True)]
     drawn = _DRAWN.fullmatch(name)

@@ -36,7 +36,7 @@ PER_TOKEN = {
 }
 """Keys of lists of floats -> the field that they fill."""
 ROUTES = ("routed_experts", "trainer_routed_experts")
-WHOLE = ("id", "prompt_tokens", "step", "trainer_version", "labels", "sampling_params", "pads")
+WHOLE = ("id", "prompt_tokens", "step", "trainer_version", "labels", "sampling_params", "grammar", "pads")
 KEYS = (*WHOLE, "input_ids", "mask", "versions", *PER_TOKEN, *ROUTES)
 
 
@@ -114,11 +114,22 @@ def sequence(
         versions=versions,
         trainer_version=fields.optional_whole("trainer_version"),
         sampling=served.sampling(fields),
+        asked=served.asked(fields),
+        grammar=_grammar(fields, len(ids)),
         group=group,
         classes=classes,
         pads=_pads(fields),
         extra={**columns, **routes},
     )
+
+
+def _grammar(fields: Fields, size: int) -> tuple[Any, ...] | None:
+    if not fields.has("grammar"):
+        return None
+    entries = fields.entries("grammar")
+    if len(entries) != size:
+        raise LogError(f"{fields.where}: grammar has {len(entries)} entries; expected one for each of {size} tokens.")
+    return tuple(entries)
 
 
 def _pads(fields: Fields) -> Pads | None:

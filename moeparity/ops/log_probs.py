@@ -153,13 +153,13 @@ LOG_PROBS = Op(
             kind="semantics",
             default=0.0,
             number=True,
-            says="the logits x are cap * tanh(x / cap) before anything else, as models with final_logit_softcapping have "
-            "them (0: no cap)",
+            says="the logits x are cap * tanh(x / cap) before anything else, as models with final_logit_softcapping "
+            "have them (0: no cap)",
         ),
         site(
             "capped",
-            "the logits, and each step of the cap, are rounded to this dtype: that of the head (transformers, vLLM), or "
-            "fp32 (SGLang)",
+            "the logits, and each step of the cap, are rounded to this dtype: that of the head (transformers, vLLM), "
+            "or fp32 (SGLang)",
             when={"soft_cap": (OTHER_THAN_0,)},
         ),
         site("inputs", "the logits are rounded to this dtype first", default="fp32", when=_ENGINES),

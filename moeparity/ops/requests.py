@@ -11,7 +11,7 @@ from moeparity.ops.attribute import Attribute, Condition, Value
 IGNORED, APPLIED = "ignored", "applied"
 NAMED, ALL = "named", "all"
 FIRST, LAST = "first", "last"
-FILLED, ADDED = "filled", "added"
+FILLED, ADDED, FORCED = "filled", "added", "forced"
 TEXT, OUTPUT = "text", "output"
 
 LOGIT_BIAS, BAD_WORDS, ALLOWED = "logit_bias", "bad_words", "allowed_token_ids"
@@ -89,5 +89,16 @@ REQUESTS = (
         "which makes 0 of -0 and NaN of infinity",
     ),
     _choice(GRAMMAR, "only ids that the request's grammar allows as this token are kept"),
+    Attribute(
+        name="grammar_form",
+        kind="semantics",
+        default=FILLED,
+        values=(FILLED, FORCED),
+        when=_where(GRAMMAR),
+        says="logits left out become -inf (xgrammar, for vLLM and SGLang); or a row of -inf and 0 is added to all, and "
+        "takes their place where that leaves no token (transformers' prefix_allowed_tokens_fn)",
+    ),
 )
-"""In the dtype of the logits, as they are before the temperature. In which order tokens are left out changes no bit."""
+"""In the dtype of the logits, as they are before the temperature. A grammar comes last; in which order other tokens are
+left out changes no bit.
+"""

@@ -37,6 +37,7 @@ DEFAULTS: dict[str, Any] = {
     "min_tokens": "ignored",
     "min_tokens_form": "filled",
     "grammar": "ignored",
+    "grammar_form": "filled",
     "repetition_penalty": 1.0,
     "repetition_form": "divide",
     "repetition_tokens": "text",

@@ -352,7 +352,7 @@ def random_tokens(sequences: int = SEQUENCES, tokens: int = TOKENS, *, vocab: in
 
 
 def requests_for(ids: torch.Tensor, vocab: int) -> list[dict[str, object]]:
-    """For each sequence of ids [B, T] a request that asks for something of everything, and leaves out no token of it."""
+    """For each sequence of ids [B, T] a request that asks for something of each kind and leaves out no token of it."""
     return [_request(row, sorted(set(range(vocab)) - set(row))) for row in ids.tolist()]
 
 

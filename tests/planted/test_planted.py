@@ -77,6 +77,7 @@ WITHOUT_EFFECT = (
         f"log_probs:{form}={value}": "no logit here is -0 or infinite; see tests/ops/test_requests.py"
         for form, values in (
             ("bias_form", ("named", "all")),
+            ("grammar_form", ("filled", "forced")),
             *((form, ("filled", "added")) for form in ("bad_words_form", "min_tokens_form")),
         )
         for value in values

@@ -158,8 +158,8 @@ def _are_ids(ids: Any) -> bool:
 def _words(where: Where, words: Any) -> tuple[tuple[int, ...], ...]:
     if not isinstance(words, list) or not all(_are_ids(ids) for ids in words):
         raise TokensError(
-            f"{where}: bad_words_token_ids is {shown(words)}; expected a list of lists of token ids. A word of text has "
-            "one list for each way in which it is tokenised."
+            f"{where}: bad_words_token_ids is {shown(words)}; expected a list of lists of token ids. A word of text "
+            "has one list for each way in which it is tokenised."
         )
     return tuple(tuple(ids) for ids in words)
 
@@ -177,8 +177,8 @@ def _biases(where: Where, fields: Mapping[str, Any]) -> Iterator[tuple[tuple[int
             raise TokensError(f"{where}: a bias is of {shown(ids)}; expected token ids.")
         if type(bias) not in {int, float} or not math.isfinite(bias):
             raise TokensError(
-                f"{where}: the bias of {shown(ids)} is {shown(bias)}; expected a finite number. What may not be sampled "
-                "stands under `bad_words_token_ids`."
+                f"{where}: the bias of {shown(ids)} is {shown(bias)}; expected a finite number. What may not be "
+                "sampled stands under `bad_words_token_ids`."
             )
         if tuple(ids) in seen:
             raise TokensError(f"{where}: two biases of {shown(ids)}. Keep one.")

@@ -16,6 +16,7 @@ from moeparity.ops.requests import (
     APPLIED,
     BAD_WORDS,
     FILLED,
+    FORCED,
     GRAMMAR,
     LOGIT_BIAS,
     MIN_TOKENS,
@@ -45,17 +46,20 @@ def restricted(x: torch.Tensor, text: Text | None, at: Mapping[str, Any]) -> tor
     """x [B, T, V], any float -> x with -inf at the tokens that requests leave out, in the dtype of x.
 
     Imitates, op by op in torch, transformers 5.23.0 generation/logits_process.py (NoBadWordsLogitsProcessor,
-    SuppressTokensLogitsProcessor, MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor) and vLLM 0.32.0
-    v1/sample/sampler.py, ops/bad_words.py and logits_processor/builtin.py. Raises RefusedError where requests, or where
-    the prompt ends, are not known.
+    SuppressTokensLogitsProcessor, MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor,
+    PrefixConstrainedLogitsProcessor), vLLM 0.32.0 v1/sample/sampler.py, ops/bad_words.py and
+    logits_processor/builtin.py. Raises RefusedError where requests, or where the prompt ends, are not known.
     """
 
     def of_request(logits: torch.Tensor, rows: _Rows, request: Request) -> torch.Tensor:
         for left_out, form in _masks(logits, rows, request, at):
             if form == FILLED:
                 logits = logits.masked_fill(left_out, -math.inf)
-            else:
-                logits = logits + torch.zeros_like(logits).masked_fill(left_out, -math.inf)
+                continue
+            mask = torch.zeros_like(logits).masked_fill(left_out, -math.inf)
+            logits = logits + mask
+            if form == FORCED:
+                logits = torch.where(logits.amax(-1, keepdim=True).isneginf(), mask, logits)
         return logits
 
     return _each(x, text, applied(at), of_request)
@@ -110,7 +114,7 @@ def _masks(
         short = rows.standing(in_output=True, attribute=MIN_TOKENS).sum(-1, keepdim=True) < request.min_tokens
         yield short & _ids(request.stop_ids, vocabulary, logits.device), at["min_tokens_form"]
     if at[GRAMMAR] == APPLIED and request.grammar:
-        yield _by_grammar(logits, rows, request.grammar), FILLED
+        yield _by_grammar(logits, rows, request.grammar), at["grammar_form"]
 
 
 def _bad_words(logits: torch.Tensor, rows: _Rows, request: Request, at: Mapping[str, Any]) -> torch.Tensor:

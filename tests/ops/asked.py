@@ -60,7 +60,7 @@ def _request(vocabulary: int, prompt: list[int], output: list[int], draw: random
         biases=tuple((ids, draw.choice((-100.0, -1.7, 0.3, 2.55, 7.0))) for ids in (*singles, *longer)),
         bad_words=(*((token,) for token in some()[:2]), *(word() for _ in range(4))),
         allowed=some(),
-        min_tokens=draw.choice((0, len(output), len(output) + 1, 30)),
+        min_tokens=draw.choice((0, len(output), len(output) + 1, 16)),
         stop_ids=some()[1:4] or (0,),
         grammar={number: packed(some()) for number in range(len(text) + 3)},
     )

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -48,6 +49,7 @@ KEY_OF = {
 }
 """By attribute of `log_probs`, what a line says of it."""
 _MOST = 2**31
+_WIDEST = 60
 
 
 def read_request(where: Where, value: Any, grammar: Sequence[Any] | None = None) -> Request | None:
@@ -60,7 +62,7 @@ def read_request(where: Where, value: Any, grammar: Sequence[Any] | None = None)
     fields = {} if value is None else value
     if not isinstance(fields, dict):
         raise TokensError(
-            f'{where}: request is {shown(value)}; expected an object, as {{"logit_bias": {{"7": -2.5}}}}.'
+            f'{where}: request is {_text(value)}; expected an object, as {{"logit_bias": {{"7": -2.5}}}}.'
         )
     for key in fields:
         if key not in KEYS:
@@ -147,8 +149,14 @@ def _ids(where: Where, key: str, fields: Mapping[str, Any]) -> tuple[int, ...]:
     if ids is None:
         return ()
     if not _are_ids(ids):
-        raise TokensError(f"{where}: {key} is {shown(ids)}; expected a list of token ids, at least one.")
+        raise TokensError(f"{where}: {key} is {_text(ids)}; expected a list of token ids, at least one.")
     return tuple(ids)
+
+
+def _text(value: Any) -> str:
+    """A value as a line has it, cut short."""
+    text = json.dumps(value)
+    return text if len(text) <= _WIDEST else f"{text[:_WIDEST]}..."
 
 
 def _are_ids(ids: Any) -> bool:
@@ -158,7 +166,7 @@ def _are_ids(ids: Any) -> bool:
 def _words(where: Where, words: Any) -> tuple[tuple[int, ...], ...]:
     if not isinstance(words, list) or not all(_are_ids(ids) for ids in words):
         raise TokensError(
-            f"{where}: bad_words_token_ids is {shown(words)}; expected a list of lists of token ids. A word of text "
+            f"{where}: bad_words_token_ids is {_text(words)}; expected a list of lists of token ids. A word of text "
             "has one list for each way in which it is tokenised."
         )
     return tuple(tuple(ids) for ids in words)
@@ -167,21 +175,21 @@ def _words(where: Where, words: Any) -> tuple[tuple[int, ...], ...]:
 def _biases(where: Where, fields: Mapping[str, Any]) -> Iterator[tuple[tuple[int, ...], float]]:
     by_id, sequences = fields.get("logit_bias", {}), fields.get("sequence_bias", [])
     if not isinstance(by_id, dict):
-        raise TokensError(f'{where}: logit_bias is {shown(by_id)}; expected an object, as {{"7": -2.5}}.')
+        raise TokensError(f'{where}: logit_bias is {_text(by_id)}; expected an object, as {{"7": -2.5}}.')
     seen: set[tuple[int, ...]] = set()
-    entries = [([whole_number(name)], bias) for name, bias in by_id.items()]
+    entries = [([name if (token := whole_number(name)) is None else token], bias) for name, bias in by_id.items()]
     if not isinstance(sequences, list) or not all(isinstance(e, list) and len(e) == 2 for e in sequences):
-        raise TokensError(f"{where}: sequence_bias is {shown(sequences)}; expected a list as [[[3, 7], -2.5]].")
+        raise TokensError(f"{where}: sequence_bias is {_text(sequences)}; expected a list as [[[3, 7], -2.5]].")
     for ids, bias in (*entries, *sequences):
         if not _are_ids(ids):
-            raise TokensError(f"{where}: a bias is of {shown(ids)}; expected token ids.")
+            raise TokensError(f"{where}: a bias is of {_text(ids)}; expected token ids.")
         if type(bias) not in {int, float} or not math.isfinite(bias):
             raise TokensError(
-                f"{where}: the bias of {shown(ids)} is {shown(bias)}; expected a finite number. What may not be "
+                f"{where}: the bias of {_text(ids)} is {_text(bias)}; expected a finite number. What may not be "
                 "sampled stands under `bad_words_token_ids`."
             )
         if tuple(ids) in seen:
-            raise TokensError(f"{where}: two biases of {shown(ids)}. Keep one.")
+            raise TokensError(f"{where}: two biases of {_text(ids)}. Keep one.")
         seen.add(tuple(ids))
         yield tuple(ids), float(bias)
 

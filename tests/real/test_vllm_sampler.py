@@ -52,6 +52,7 @@ def cases() -> list[Case]:
             dtype = processors.operands()[number % 3]
             x = processors.logits(vocabulary, dtype, number)
             drawn.append({
+                "soft_cap": 0,
                 "logits": x,
                 "prompts": prompts,
                 "outputs": outputs,
@@ -65,9 +66,11 @@ def cases() -> list[Case]:
 def asked_cases() -> Iterator[Case]:
     """Every combination of up to three processors of which one at least is asked for by token ids."""
     for number, (names, values) in enumerate(asked.combinations((*asked.PENALTIES, *asked.FURTHER))):
-        vocabulary = processors.VOCABULARIES[number % 4]
+        # xgrammar 0.2.8 masks neighbours of a row of one logit, whose strides say nothing.
+        vocabulary = processors.VOCABULARIES[number % 4 or int("grammar" in names)]
         prompts, outputs = processors.texts(vocabulary, number)
         yield {
+            "soft_cap": (0, 2.5, 30.0)[number // 4 % 3],
             "logits": processors.logits(vocabulary, processors.operands()[number % 3], number),
             "prompts": prompts,
             "outputs": outputs,
@@ -122,24 +125,31 @@ def test_all_bits_of_processed_ones(answered: list[tuple[Case, dict[str, torch.T
         record("log_probs", {**DEFAULTS, **SETTINGS, **values}, AGAINST, operands=case["logits"].dtype)
 
 
+def of_model(case: Case) -> dict[str, Any]:
+    return {"soft_cap": case["soft_cap"], "capped": case["logits"].dtype}
+
+
 def values_of(case: Case) -> dict[str, Any]:
-    return {**asked.applied(case["names"]), **case["params"]}
+    return {**of_model(case), **asked.applied(case["names"]), **case["params"]}
 
 
 def test_raw_ones_know_no_processor_but_the_grammar(answered: list[tuple[Case, dict[str, torch.Tensor]]]) -> None:
     """The model runner masks the logits by it before the sampler has them."""
     changed = 0
     for case, theirs in answered:
-        raw = ours(case, asked.applied([name for name in case["names"] if name == "grammar"]))
+        grammar = asked.applied([name for name in case["names"] if name == "grammar"])
+        raw = ours(case, {**of_model(case), **grammar})
         assert_bits(asked.one_nan(raw["processed_logprobs"]), asked.one_nan(theirs["raw_logprobs"]))
-        assert_bits(raw["processed_logits"], theirs["raw_logits"])
-        changed += not torch.equal(theirs["raw_logits"], case["logits"].float())
+        assert_bits(asked.one_nan(raw["processed_logits"]), asked.one_nan(theirs["raw_logits"]))
+        changed += bool((theirs["raw_logits"].isneginf() & ~case["logits"].isneginf()).any())
     assert changed > 50
 
 
 @pytest.mark.parametrize(
     ("attribute", "value"),
     [
+        ("soft_cap", 0),
+        ("capped", torch.float64),
         ("bias_form", "all"),
         ("bias_place", "last"),
         ("bad_words_form", "added"),

@@ -2,7 +2,8 @@
 
 CASES is a list of `logits` [N, V], of `prompts` and `outputs`, lists of N lists of token ids, of sampling `params` by
 vLLM's names, and of what each of the N requests asks for besides: `logit_bias`, `bad_words_token_ids`,
-`allowed_token_ids`, `min_tokens` and `stop_token_ids` by vLLM's names, and a `bitmask` int32 [W] of its grammar.
+`allowed_token_ids`, `min_tokens` and `stop_token_ids` by vLLM's names, and a `bitmask` int32 [W] of its grammar;
+and the `soft_cap` of a model, 0 for none.
 ANSWERS has, for each, log-probabilities or logits fp32 [N, V] by logprobs_mode. It imports nothing of this project.
 """
 
@@ -14,7 +15,8 @@ from typing import Any
 import torch
 import xgrammar
 from torch import Tensor
-from vllm.config import VllmConfig
+from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.platforms import current_platform
 from vllm.sampling_params import SamplingParams
 from vllm.utils.torch_utils import make_tensor_with_pad
@@ -92,11 +94,20 @@ def _not_allowed(requests: list[dict[str, Any]], vocabulary: int) -> Tensor | No
     return mask
 
 
+def _capped(case: dict[str, Any]) -> Tensor:
+    """The logits as a model of Gemma's kind has them, whose layer caps them in their dtype."""
+    if not case.get("soft_cap"):
+        return case["logits"].clone()
+    with set_current_vllm_config(VllmConfig()):
+        layer = LogitsProcessor(case["logits"].shape[1], logits_as_input=True, soft_cap=case["soft_cap"])
+    return layer(None, case["logits"].clone())
+
+
 def _by_grammar(case: dict[str, Any]) -> Tensor:
     """The logits as the model runner hands them to the sampler: apply_grammar_bitmask of v1/structured_output/utils.py
     on a CPU.
     """
-    logits: Tensor = case["logits"].clone()
+    logits = _capped(case)
     words = (logits.shape[1] + 31) // 32
     for row, asked in enumerate(case["asked"]):
         if "bitmask" in asked:

@@ -36,7 +36,7 @@ PER_TOKEN = {
 }
 """Keys of lists of floats -> the field that they fill."""
 ROUTES = ("routed_experts", "trainer_routed_experts")
-WHOLE = ("id", "prompt_tokens", "step", "trainer_version", "labels", "sampling_params", "grammar", "pads")
+WHOLE = ("id", "prompt_tokens", "step", "trainer_version", "labels", "sampling_params", "request", "grammar", "pads")
 KEYS = (*WHOLE, "input_ids", "mask", "versions", *PER_TOKEN, *ROUTES)
 
 

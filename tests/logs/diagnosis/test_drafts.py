@@ -179,11 +179,16 @@ def test_noise_is_ruled_out(tmp_path: Path) -> None:
 
 
 def test_a_temperature_leaves_it_open(tmp_path: Path) -> None:
-    """Where the fault is there too, it can't be told from what the temperature does."""
-    how = Drawn(temperature=0.6, drafts_own=True, apart=1.0, sequences=60)
-    found = finding(tmp_path, how)
-    assert found is not None
-    assert found.verdict == "undecided"
+    """It moves tokens by their contexts, and drafts are accepted in some more than in others."""
+    log, schedule = written(tmp_path, Drawn(temperature=0.7), 0)
+    diagnosis = measure_files([log], Request(), Opening(schedule=schedule)).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.names("named", "semantics") == ("temperature",)
+    found = diagnosis.find(NAME)
+    assert (found.verdict, found.reason) == (
+        "undecided",
+        "A temperature or a truncation is named, which may move accepted drafts more than others.",
+    )
 
 
 @pytest.mark.parametrize(

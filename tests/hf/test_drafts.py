@@ -124,6 +124,7 @@ def with_rejected(model: Any, sequence: list[int], drafts: list[list[int]], kept
     too late after each step that rejects a draft.
     """
     cache, rows, length, computed = DynamicCache(config=model.config), [], PROMPT, 0
+    cache.activate_past_recording()
     for drafted in drafts:
         following = sequence[length : length + len(drafted)]
         pairs = zip(drafted, following, strict=False)
@@ -132,8 +133,7 @@ def with_rejected(model: Any, sequence: list[int], drafts: list[list[int]], kept
         with torch.no_grad():
             how = {"past_key_values": cache, "use_cache": True, "logits_to_keep": len(drafted) + 1}
             rows.append(model(torch.tensor([given]), **how).logits[0, : count + 1])
-        if (taken_back := len(drafted) - count - kept) > 0:
-            cache.crop(-taken_back)
+        cache.crop(-max(len(drafted) - count - kept, 0))
         computed, length = length + count, length + count + 1
     return torch.cat(rows)
 

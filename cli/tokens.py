@@ -118,7 +118,7 @@ def tokens(
     if out is None:
         _print(files[0], tokenizer, checkpoint, sequences or 2, length)
     elif drafts is not None and schedule is not None:
-        _draft(files[0], drafts, (tokenizer, checkpoint), (out, schedule), flat=server, kept=keep_rejected)
+        _draft(files[0], drafts, (tokenizer, checkpoint), (out, schedule), flat=server, kept_drafts=keep_rejected)
     elif sample:
         _sample(files[0], out, allow_code=allow_code, device=device)
     else:
@@ -145,7 +145,13 @@ def _write(files: list[Path], out: Path, format: str | None, most: int | None) -
 
 
 def _draft(
-    path: Path, drafts: str, text: tuple[str | None, Path | None], out: tuple[Path, Path], *, flat: bool, kept: int
+    path: Path,
+    drafts: str,
+    text: tuple[str | None, Path | None],
+    out: tuple[Path, Path],
+    *,
+    flat: bool,
+    kept_drafts: int,
 ) -> None:
     """Write the tokens of verify steps, and these steps; `text` is the tokenizer and the checkpoint of a token file."""
     from moeparity.cli.outputs import outputs
@@ -155,7 +161,7 @@ def _draft(
     from moeparity.output.writing import write_tensors, write_text
 
     with outputs({"--out": out[0], "--schedule": out[1]}, unprinted=("--out", "--schedule")) as written:
-        token_set, of = with_drafts(_of_file(path, *text)[0], drafts, flat=flat, kept=kept)
+        token_set, of = with_drafts(_of_file(path, *text)[0], drafts, flat=flat, kept_drafts=kept_drafts)
         written.file("--out", lambda file: write_tensors(file, *file_contents(token_set)))
         written.file("--schedule", lambda file: write_text(file, "\n".join(step_lines(of.steps))))
         console = written.console()

@@ -9,7 +9,7 @@ from moeparity.inputs.model import Model, checked_tokens
 from moeparity.inputs.tokens import TokenSet
 from moeparity.inputs.tokens.images import refuse_images
 from moeparity.inputs.tokens.pairs import paired
-from moeparity.inputs.tokens.requests import KEY_OF, asked, refuse_unknown_ids
+from moeparity.inputs.tokens.requests import KEY_OF, asks_for, refuse_unknown_ids
 from moeparity.inputs.tokens.tokenset import check_fits
 from moeparity.metrics.declaration import FORWARD_KL
 from moeparity.metrics.registry import METRICS
@@ -36,7 +36,7 @@ def refuse_unasked(tokens: TokenSet, plan: BoundGraph, where: Where, file: Path)
     replaced = {name for region in plan.replaced().values() for name in region.nodes}
     for node in plan.graph.nodes:
         for attribute in () if node.name in replaced else node.op.tokens.applies(plan.active(node)):
-            if not asked(tokens.requests, attribute):
+            if not asks_for(tokens.requests, attribute):
                 raise SpecError(
                     f"{where}: {node.name}:{attribute} is applied, and no line of {display_path(file)} asks for it. "
                     f"Write {KEY_OF[attribute]} into its lines (docs/tokens.md), or set `ignored`."

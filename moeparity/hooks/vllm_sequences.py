@@ -58,7 +58,7 @@ class Sequence:
             self.log_probs |= dict(enumerate(values[: len(output.new_token_ids)], start))
 
 
-def asked(sampling: Any) -> dict[str, Any]:
+def request_of(sampling: Any) -> dict[str, Any]:
     """What vLLM's SamplingParams ask for by token ids, as the `request` of a token file. Masks of a grammar are not
     among them. Read: vLLM 0.33.0, vllm/sampling_params.py.
     """

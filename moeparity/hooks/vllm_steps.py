@@ -16,7 +16,7 @@ from typing import Any, TextIO, TypedDict
 
 from moeparity.hooks import files
 from moeparity.hooks.vllm_arguments import label
-from moeparity.hooks.vllm_sequences import Prefixes, Sequence, asked
+from moeparity.hooks.vllm_sequences import Prefixes, Sequence, request_of
 
 MOST_STEPS = 100_000
 """As many as a recipe may have. Then nothing more is written."""
@@ -157,7 +157,7 @@ class Steps:
             tokens = array("q", new.prompt_token_ids)
             sampling = new.sampling_params
             scores_prompt = sampling is not None and sampling.prompt_logprobs is not None
-            of_request = asked(sampling)
+            of_request = request_of(sampling)
         sequence = Sequence(self.sequences, tokens, len(tokens), computed, scores_prompt, request=of_request)
         self.sequences += 1
         self.size += len(tokens)

@@ -83,7 +83,7 @@ def tokens_of(log: Iterable[Sequence], *, most: int | None = None) -> LoggedToke
 def _requests(sequences: list[Sequence]) -> tuple[Request, ...]:
     """What each sequence's request asked for by token ids; empty if the log says nothing of any. Raises LogError."""
     try:
-        requests = [read_request(s.where, dict(s.asked) or None, s.grammar) for s in sequences]
+        requests = [read_request(s.where, dict(s.request) or None, s.grammar) for s in sequences]
     except TokensError as error:
         raise LogError(str(error)) from None
     return tuple(request or Request() for request in requests) if any(requests) else ()

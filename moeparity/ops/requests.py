@@ -31,7 +31,9 @@ def masks(values: Mapping[str, Value]) -> bool:
 
 
 def _choice(name: str, says: str) -> Attribute:
-    return Attribute(name=name, kind="semantics", default=IGNORED, values=(IGNORED, APPLIED), asked=True, says=says)
+    return Attribute(
+        name=name, kind="semantics", default=IGNORED, values=(IGNORED, APPLIED), by_request=True, says=says
+    )
 
 
 def _where(name: str) -> Condition:

@@ -119,7 +119,7 @@ def test_a_state_cannot_go_back_to_the_last_accepted_draft(shallow: Shallow) -> 
     computed(checkpoint, sequence, accepted, "hf-default", "fp32")
 
 
-def with_rejected(model: Any, sequence: list[int], drafts: list[list[int]], kept: int) -> Tensor:
+def with_rejected(model: Any, sequence: list[int], drafts: list[list[int]], kept_drafts: int) -> Tensor:
     """The logits of each row that predicts a token of the sequence, by transformers, whose cache is cut so many tokens
     too late after each step that rejects a draft.
     """
@@ -129,20 +129,20 @@ def with_rejected(model: Any, sequence: list[int], drafts: list[list[int]], kept
         following = sequence[length : length + len(drafted)]
         pairs = zip(drafted, following, strict=False)
         count = next((i for i, pair in enumerate(pairs) if pair[0] != pair[1]), len(following))
-        given = [*sequence[computed:length], *drafted]
+        step_ids = [*sequence[computed:length], *drafted]
         with torch.no_grad():
             how = {"past_key_values": cache, "use_cache": True, "logits_to_keep": len(drafted) + 1}
-            rows.append(model(torch.tensor([given]), **how).logits[0, : count + 1])
-        cache.crop(-max(len(drafted) - count - kept, 0))
+            rows.append(model(torch.tensor([step_ids]), **how).logits[0, : count + 1])
+        cache.crop(-max(len(drafted) - count - kept_drafts, 0))
         computed, length = length + count, length + count + 1
     return torch.cat(rows)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-@pytest.mark.parametrize("kept", [0, 1, 3])
+@pytest.mark.parametrize("kept_drafts", [0, 1, 3])
 @pytest.mark.parametrize("name", ["qwen3_moe", "deepseek_v3", "gpt_oss", "llama"])
 def test_keys_of_rejected_drafts_that_stay_are_read_as_transformers_reads_them(
-    shallow: Shallow, name: str, kept: int, dtype: str
+    shallow: Shallow, name: str, kept_drafts: int, dtype: str
 ) -> None:
     checkpoint = shallow(name)
     vocabulary = opened(checkpoint).vocab_size
@@ -161,9 +161,9 @@ def test_keys_of_rejected_drafts_that_stay_are_read_as_transformers_reads_them(
         *([] for _ in range(4)),
         [],
     ]  # fmt: skip
-    of = verified([sequence], [PROMPT], [drafts], HERE, flat=False, kept=kept)
-    assert any(step.stale for step in of.steps) == bool(kept)
-    live = with_rejected(load(checkpoint, "hf-eager", DTYPES[dtype]), sequence, drafts, kept)
+    of = verified([sequence], [PROMPT], [drafts], HERE, flat=False, kept_drafts=kept_drafts)
+    assert any(step.stale for step in of.steps) == bool(kept_drafts)
+    live = with_rejected(load(checkpoint, "hf-eager", DTYPES[dtype]), sequence, drafts, kept_drafts)
     ours = computed(checkpoint, sequence, of, "hf-eager", dtype)[PROMPT - 1 :][: len(live)]
     assert same_bits(ours.float(), live.float())
     right = computed(
@@ -171,4 +171,4 @@ def test_keys_of_rejected_drafts_that_stay_are_read_as_transformers_reads_them(
     )
     differs = (right[PROMPT - 1 :][: len(live)] != ours).any(-1).nonzero().flatten().tolist()
     # The first rejected draft stands at place 8: what predicts token 9 is the first that reads it.
-    assert differs == ([*range(9 - PROMPT, len(live))] if kept else [])
+    assert differs == ([*range(9 - PROMPT, len(live))] if kept_drafts else [])

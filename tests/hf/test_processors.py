@@ -80,27 +80,29 @@ def changed_by(names: tuple[str, ...], request: Request, prompt: int, at_token: 
     """transformers' processors for what a request asks for, by what they are, in the order in which `generate` has
     them; that of repetitions stands behind the biases.
     """
-    made: list[tuple[str, Any]] = []
+    changes: list[tuple[str, Any]] = []
     if "logit_bias" in names and request.biases:
         biases = [[list(ids), bias] for ids, bias in request.biases]
-        made.append(("logit_bias", logits_process.SequenceBiasLogitsProcessor(biases)))
+        changes.append(("logit_bias", logits_process.SequenceBiasLogitsProcessor(biases)))
     if "bad_words" in names and request.bad_words:
-        made.append(("bad_words", logits_process.NoBadWordsLogitsProcessor([list(ids) for ids in request.bad_words])))
+        changes.append(
+            ("bad_words", logits_process.NoBadWordsLogitsProcessor([list(ids) for ids in request.bad_words]))
+        )
     if "min_tokens" in names and request.stop_ids:
         least, stops = request.min_tokens, list(request.stop_ids)
-        made.append(("min_tokens", logits_process.MinLengthLogitsProcessor(prompt + least, stops)))
-        made.append(("min_tokens", logits_process.MinNewTokensLengthLogitsProcessor(prompt, least, stops)))
+        changes.append(("min_tokens", logits_process.MinLengthLogitsProcessor(prompt + least, stops)))
+        changes.append(("min_tokens", logits_process.MinNewTokensLengthLogitsProcessor(prompt, least, stops)))
     if "grammar" in names and request.grammar:
         allowed = unpacked(request.grammar[at_token], 2000).nonzero().flatten().tolist()
         fn = lambda batch, ids: allowed  # noqa: ARG005
-        made.append(("grammar", logits_process.PrefixConstrainedLogitsProcessor(fn, 1)))
-    return made
+        changes.append(("grammar", logits_process.PrefixConstrainedLogitsProcessor(fn, 1)))
+    return changes
 
 
 @pytest.mark.parametrize("dtype", [*processors.operands(), FP64])
 def test_all_bits_of_what_requests_ask_for(dtype: torch.dtype) -> None:
     names_here = tuple(name for name in asked.NAMES if name != "allowed_token_ids")
-    seen = set[str]()
+    effective = set[str]()
     for number, (names, values) in enumerate(asked.combinations(NAMES)):
         if not {*names} <= {*names_here}:
             continue
@@ -110,21 +112,21 @@ def test_all_bits_of_what_requests_ask_for(dtype: torch.dtype) -> None:
         rows = []
         for row, (prompt, output, request) in enumerate(zip(prompts, outputs, requests, strict=True)):
             ids, scores = torch.tensor([[*prompt, *output]]), x[row][None].clone()
-            made = changed_by(names, request, len(prompt), len(prompt) + len(output))
+            changes = changed_by(names, request, len(prompt), len(prompt) + len(output))
             numbers = [(name, MADE_BY[name](values[name])) for name in NAMES if name in values]
-            first = [made_of for made_of in made if made_of[0] == "logit_bias"]
+            first = [made_of for made_of in changes if made_of[0] == "logit_bias"]
             repeated = [pair for pair in numbers if pair[0] == "repetition_penalty"]
             last = [pair for pair in numbers if pair[0] != "repetition_penalty"]
-            others = [made_of for made_of in made if made_of[0] != "logit_bias"]
+            others = [made_of for made_of in changes if made_of[0] != "logit_bias"]
             for name, processor in (*first, *repeated, *others, *last):
                 before, scores = scores, processor(ids, scores)
-                seen |= {name} if not torch.equal(before.nan_to_num(), scores.nan_to_num()) else set()
+                effective |= {name} if not torch.equal(before.nan_to_num(), scores.nan_to_num()) else set()
             rows.append(scores)
         at = {**DEFAULTS, **SETTINGS, "inputs": dtype, "scaled": dtype, **asked.applied(names), **values}
         computed = processed(x.unsqueeze(1), at, asked.text(prompts, outputs, requests)).squeeze(1)
         assert_bits(asked.one_nan(computed), asked.one_nan(torch.cat(rows)))
         record("log_probs", at, AGAINST, operands=dtype)
-    assert {*names_here} <= seen
+    assert {*names_here} <= effective
 
 
 def test_suppressed_tokens_are_bad_words_of_one_id() -> None:

@@ -200,5 +200,5 @@ def test_what_a_request_asks_for_is_in_its_line(engine: Engine, tmp_path: Path) 
     assert (first["request"], second["request"]) == ({**request, "min_tokens": 3}, {**request, "min_tokens": 2})
     assert "request" not in third
     of_file = read_tokens(tmp_path / "vllm-1.tokens.jsonl").requests
-    assert [asked.min_tokens for asked in of_file] == [3, 2, 0]
+    assert [request.min_tokens for request in of_file] == [3, 2, 0]
     assert of_file[2] == Request()

@@ -20,7 +20,7 @@ FURTHER = {"temperature": (0.7,), "top_k": (5,), "top_p": (0.95,), "min_p": (0.0
 
 
 def combinations(numbers: Sequence[str]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """One, two and three processors, of which one at least is asked for by token ids: their names, and the numbers of
+    """One, two and three processors, of which one at least is of_rows for by token ids: their names, and the numbers of
     the others.
     """
     values = {**PENALTIES, **FURTHER}
@@ -38,8 +38,8 @@ def requests(
     the text. Token 0 is always allowed.
     """
     draw = random.Random(seed)  # noqa: S311
-    made = [_request(vocabulary, [*prompt], [*output], draw) for prompt, output in zip(prompts, outputs, strict=True)]
-    return [*made[:-1], Request()]
+    drawn = [_request(vocabulary, [*prompt], [*output], draw) for prompt, output in zip(prompts, outputs, strict=True)]
+    return [*drawn[:-1], Request()]
 
 
 def _request(vocabulary: int, prompt: list[int], output: list[int], draw: random.Random) -> Request:
@@ -71,10 +71,10 @@ def single(request: Request) -> Request:
     return replace(request, biases=tuple((ids, bias) for ids, bias in request.biases if len(ids) == 1))
 
 
-def text(prompts: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]], asked: Sequence[Request]) -> Text:
+def text(prompts: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]], of_rows: Sequence[Request]) -> Text:
     """What the engine tells a kernel of logits [ROWS, 1, V]."""
     rows = torch.arange(len(prompts))[:, None]
-    return replace(processors.text(prompts, outputs), sequences=rows, requests=tuple(asked))
+    return replace(processors.text(prompts, outputs), sequences=rows, requests=tuple(of_rows))
 
 
 def applied(names: Sequence[str]) -> dict[str, str]:

@@ -37,7 +37,7 @@ def metadata(case: dict[str, Any]) -> SamplingMetadata:
     """What the model runner hands to the sampler for requests with these parameters."""
     rows, vocabulary = case["logits"].shape
     # SamplingParams checks and normalises what a request asks for.
-    requests = [SamplingParams(**case["params"], **_of_parameters(asked)) for asked in case["asked"]]
+    requests = [SamplingParams(**case["params"], **_of_parameters(request_fields)) for request_fields in case["asked"]]
     request = requests[0]
     top_k = vocabulary if request.top_k in (0, -1) else min(request.top_k, vocabulary)
 
@@ -45,7 +45,7 @@ def metadata(case: dict[str, Any]) -> SamplingMetadata:
         return torch.full((rows,), value, dtype=torch.float32)
 
     builtin = (MinTokensLogitsProcessor, LogitBiasLogitsProcessor, MinPLogitsProcessor)
-    processors = [made(VllmConfig(), torch.device("cpu"), False) for made in builtin]
+    processors = [kind(VllmConfig(), torch.device("cpu"), False) for kind in builtin]
     added = [(row, requests[row], case["prompts"][row], case["outputs"][row]) for row in range(rows)]
     for processor in processors:
         processor.update_state(BatchUpdate(batch_size=rows, removed=[], added=added, moved=[]))
@@ -69,28 +69,28 @@ def metadata(case: dict[str, Any]) -> SamplingMetadata:
         output_token_ids=case["outputs"],
         allowed_token_ids_mask=_not_allowed(case["asked"], vocabulary),
         bad_words_token_ids={
-            row: asked["bad_words_token_ids"]
-            for row, asked in enumerate(case["asked"])
-            if asked.get("bad_words_token_ids")
+            row: request_fields["bad_words_token_ids"]
+            for row, request_fields in enumerate(case["asked"])
+            if request_fields.get("bad_words_token_ids")
         },
         logitsprocs=LogitsProcessors(processors),
     )
 
 
-def _of_parameters(asked: dict[str, Any]) -> dict[str, Any]:
+def _of_parameters(request_fields: dict[str, Any]) -> dict[str, Any]:
     """What SamplingParams takes; the runner keeps the rest beside it."""
-    return {key: asked[key] for key in ("logit_bias", "min_tokens", "stop_token_ids") if key in asked}
+    return {key: request_fields[key] for key in ("logit_bias", "min_tokens", "stop_token_ids") if key in request_fields}
 
 
 def _not_allowed(requests: list[dict[str, Any]], vocabulary: int) -> Tensor | None:
     """True at ids that are masked, as the runner's batch has them; None where no request allows some ids alone."""
-    if not any(asked.get("allowed_token_ids") for asked in requests):
+    if not any(request_fields.get("allowed_token_ids") for request_fields in requests):
         return None
     mask = torch.zeros(len(requests), vocabulary, dtype=torch.bool)
-    for row, asked in enumerate(requests):
-        if asked.get("allowed_token_ids"):
+    for row, request_fields in enumerate(requests):
+        if request_fields.get("allowed_token_ids"):
             mask[row] = True
-            mask[row, asked["allowed_token_ids"]] = False
+            mask[row, request_fields["allowed_token_ids"]] = False
     return mask
 
 
@@ -109,11 +109,11 @@ def _by_grammar(case: dict[str, Any]) -> Tensor:
     """
     logits = _capped(case)
     words = (logits.shape[1] + 31) // 32
-    for row, asked in enumerate(case["asked"]):
-        if "bitmask" in asked:
+    for row, request_fields in enumerate(case["asked"]):
+        if "bitmask" in request_fields:
             of_row = logits[row : row + 1].to(torch.float32)
             mask = torch.zeros(1, words, dtype=torch.int32)
-            mask[0, : len(asked["bitmask"])] = asked["bitmask"]
+            mask[0, : len(request_fields["bitmask"])] = request_fields["bitmask"]
             xgrammar.apply_token_bitmask_inplace(of_row, mask)
             logits[row] = of_row[0].to(logits.dtype)
     return logits

@@ -23,12 +23,12 @@ from moeparity.plan.schedule.steps import Step
 _DRAWN = re.compile(r"(\d+):(0?\.\d+|[01](?:\.0*)?)")
 
 
-def with_drafts(tokens: TokenSet, name: str, *, flat: bool, kept: int = 0) -> tuple[TokenSet, Verified]:
+def with_drafts(tokens: TokenSet, name: str, *, flat: bool, kept_drafts: int = 0) -> tuple[TokenSet, Verified]:
     """The tokens with the sequences that verify steps add, which nothing scores, behind them; and the steps.
 
     name: a file whose line N has the drafts of sequence N, a list of ids for each of its steps; or `K:RATE`, by which K
-    tokens are drafted in each step, and each is right with that probability, always in the same way. flat, kept: as for
-    `verified`. Raises SpecError with the line, TokensError for tokens that are not padded on the right, or hold
+    tokens are drafted in each step, and each is right with that probability, always in the same way. flat, kept_drafts: as
+    for `verified`. Raises SpecError with the line, TokensError for tokens that are not padded on the right, or hold
     images.
     """
     if not bool(tokens.attention_mask[:, 0].all()):
@@ -52,7 +52,7 @@ def with_drafts(tokens: TokenSet, name: str, *, flat: bool, kept: int = 0) -> tu
         ]
     else:
         drafts = read_drafts(Path(name), len(sequences))
-    of = verified(sequences, prompts, drafts, Where(Path(name)), flat=flat, kept=kept)
+    of = verified(sequences, prompts, drafts, Where(Path(name)), flat=flat, kept_drafts=kept_drafts)
     return _with_rows(tokens, of.added), of
 
 

@@ -112,7 +112,7 @@ def as_tensors(requests: Sequence[Request]) -> Iterator[tuple[str, Tensor]]:
         yield from ((f"grammar {number} {token}", words) for token, words in request.grammar.items())
 
 
-def asked(requests: Sequence[Request], attribute: str) -> bool:
+def asks_for(requests: Sequence[Request], attribute: str) -> bool:
     """Whether any request asks for what an attribute of `log_probs` applies."""
     of_request = {
         LOGIT_BIAS: lambda request: request.biases,
@@ -176,7 +176,7 @@ def _biases(where: Where, fields: Mapping[str, Any]) -> Iterator[tuple[tuple[int
     by_id, sequences = fields.get("logit_bias", {}), fields.get("sequence_bias", [])
     if not isinstance(by_id, dict):
         raise TokensError(f'{where}: logit_bias is {_text(by_id)}; expected an object, as {{"7": -2.5}}.')
-    seen: set[tuple[int, ...]] = set()
+    biased: set[tuple[int, ...]] = set()
     entries = [([name if (token := whole_number(name)) is None else token], bias) for name, bias in by_id.items()]
     if not isinstance(sequences, list) or not all(isinstance(e, list) and len(e) == 2 for e in sequences):
         raise TokensError(f"{where}: sequence_bias is {_text(sequences)}; expected a list as [[[3, 7], -2.5]].")
@@ -188,9 +188,9 @@ def _biases(where: Where, fields: Mapping[str, Any]) -> Iterator[tuple[tuple[int
                 f"{where}: the bias of {_text(ids)} is {_text(bias)}; expected a finite number. What may not be "
                 "sampled stands under `bad_words_token_ids`."
             )
-        if tuple(ids) in seen:
+        if tuple(ids) in biased:
             raise TokensError(f"{where}: two biases of {_text(ids)}. Keep one.")
-        seen.add(tuple(ids))
+        biased.add(tuple(ids))
         yield tuple(ids), float(bias)
 
 

@@ -41,7 +41,7 @@ class Drafts:
     the trainer's P their number, and sums of log |delta| and of |delta|.
     """
 
-    known: bool = False
+    has_steps: bool = False
     _sums: list[Tensor] = field(default_factory=list)
     _repetitions: Repetitions = field(default_factory=Repetitions)
 
@@ -50,7 +50,7 @@ class Drafts:
         drafted, phase = chunk.labels.get("drafted"), chunk.labels.get("phase")
         if drafted is None or phase is None or not chunk.tokens.numel():
             return
-        self.known = True
+        self.has_steps = True
         finite = chunk.rollout.isfinite() & chunk.trainer.isfinite() & judged_tokens & (phase == _VERIFY)
         bins = torch.bucketize(chunk.trainer, torch.tensor(PROBABILITIES, dtype=torch.float64).log())
         # P so near 1 leaves roundings of a log-softmax alone.
@@ -79,10 +79,10 @@ class Drafts:
         """
         sums = self._repetitions.merged(torch.cat(self._sums)) if self._sums else torch.zeros(0, 2, 1, 3)
         accepted, sampled = sums[:, _ACCEPTED], sums[:, _SAMPLED]
-        if not self.known or not float(accepted[..., _COUNTS].sum()):
+        if not self.has_steps or not float(accepted[..., _COUNTS].sum()):
             return ()
-        both = (accepted[..., _COUNTS].sum(-1) > 0) & (sampled[..., _COUNTS].sum(-1) > 0)
-        if int(both.sum()) < _FEWEST:
+        compared = (accepted[..., _COUNTS].sum(-1) > 0) & (sampled[..., _COUNTS].sum(-1) > 0)
+        if int(compared.sum()) < _FEWEST:
             reason = f"Fewer than {_FEWEST} sequences have accepted drafts and tokens sampled in the steps that verify."
             return (Finding(tier="semantics", name=NAME, verdict="not tested", reason=reason),)
         size = mean("|delta| at accepted drafts", *_totals(accepted), "nats")

@@ -114,7 +114,7 @@ def sequence(
         versions=versions,
         trainer_version=fields.optional_whole("trainer_version"),
         sampling=served.sampling(fields),
-        asked=served.asked(fields),
+        request=served.request_fields(fields),
         grammar=_grammar(fields, len(ids)),
         group=group,
         classes=classes,

@@ -46,7 +46,7 @@ def sampling(fields: Fields) -> Sampling:
     )
 
 
-def asked(fields: Fields) -> dict[str, Any]:
+def request_fields(fields: Fields) -> dict[str, Any]:
     """What the request asked for by token ids, as the line has it: keys of a token file's `request` that hold
     something. Tokens that are made of it check it.
     """
@@ -145,7 +145,7 @@ def sampled_sequence(
         prompt=len(before),
         versions=versions(routed or fields, len(before), len(whole)),
         sampling=parameters,
-        asked=asked(fields),
+        request=request_fields(fields),
         extra=routes(routed or fields, len(whole)) if prompt is not None else {},
     )
 

@@ -75,8 +75,8 @@ def biased(x: torch.Tensor, text: Text | None, at: Mapping[str, Any]) -> torch.T
     def of_request(logits: torch.Tensor, rows: _Rows, request: Request) -> torch.Tensor:
         if not request.biases:
             return logits
-        bias, named = _bias(logits, rows, request.biases)
-        return logits + bias if at["bias_form"] == ALL else torch.where(named, logits + bias, logits)
+        bias, has_bias = _bias(logits, rows, request.biases)
+        return logits + bias if at["bias_form"] == ALL else torch.where(has_bias, logits + bias, logits)
 
     return _each(x, text, (LOGIT_BIAS,), of_request)
 
@@ -141,7 +141,7 @@ def _bias(
     """The biases, in the dtype of logits [n, V], and which ids have one. That of one id is rounded once; those of
     longer sequences are added to it by the length of what stands before, in the order in which they are given.
     """
-    bias, named = torch.zeros_like(logits), torch.zeros_like(logits, dtype=torch.bool)
+    bias, has_bias = torch.zeros_like(logits), torch.zeros_like(logits, dtype=torch.bool)
     lengths = list(dict.fromkeys(len(ids) for ids, _ in biases))
     for length in sorted(lengths, key=lambda length: length > 1):
         for (*prefix, last), value in biases:
@@ -150,8 +150,8 @@ def _bias(
             ends = _ends_with(rows.ids, rows.before, prefix)
             added = torch.where(ends, torch.tensor(value, dtype=torch.float32), 0.0).to(logits)
             bias[:, last] += added
-            named[:, last] |= ends
-    return bias, named
+            has_bias[:, last] |= ends
+    return bias, has_bias
 
 
 def _ends_with(ids: torch.Tensor, standing: torch.Tensor, prefix: Sequence[int]) -> torch.Tensor:

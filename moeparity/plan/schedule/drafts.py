@@ -47,13 +47,13 @@ def verified(
     where: Where,
     *,
     flat: bool,
-    kept: int = 0,
+    kept_drafts: int = 0,
 ) -> Verified:
     """The steps of sequences with these ids, all of which begin in column 0.
 
     prompts: how many tokens of each are its prompt. flat: whether the sequences' steps run together, as in a server,
     which prefills first; else one after the other, as in transformers, whose first step has the prompt and drafts.
-    kept: how many rejected drafts of a step stay in the cache; an engine that works keeps none.
+    kept_drafts: how many rejected drafts of a step stay in the cache; an engine that works keeps none.
     Raises SpecError, with the line of `where` that is a sequence's drafts, for a prompt or drafts that do not fit.
     """
     added: list[tuple[int, ...]] = []
@@ -61,7 +61,9 @@ def verified(
     accepted = 0
     for number, (ids, prompt, of_steps) in enumerate(zip(sequences, prompts, drafts, strict=True)):
         steps, last_added = [], _ADDED
-        for step, ids_of_added, count in _steps(number, ids, prompt, of_steps, Where(where.path, number + 1), kept):
+        for step, ids_of_added, count in _steps(
+            number, ids, prompt, of_steps, Where(where.path, number + 1), kept_drafts
+        ):
             accepted += count
             numbers = {_ADDED: len(sequences) + len(added), _ADDED_BEFORE: last_added}
             steps.append(step if ids_of_added is None else _placed(step, numbers))
@@ -79,7 +81,7 @@ _ADDED, _ADDED_BEFORE = -1, -2
 
 
 def _steps(
-    sequence: int, ids: Sequence[int], prompt: int, drafts: Drafts, where: Where, kept: int
+    sequence: int, ids: Sequence[int], prompt: int, drafts: Drafts, where: Where, kept_drafts: int
 ) -> Iterator[tuple[Step, tuple[int, ...] | None, int]]:
     """The steps of one sequence, each with the ids of the sequence that it adds, and how many drafts were accepted."""
     if not 0 < prompt <= len(ids):
@@ -110,7 +112,7 @@ def _steps(
             span = step.spans[0]._replace(sequence=_ADDED)
             step = replace(step, spans=(span,), copies=tuple(copies), stale=is_stale)
         yield step, of_added, count
-        cached = (*cached, *rows[: length - computed + count + kept])
+        cached = (*cached, *rows[: length - computed + count + kept_drafts])
         computed, length = length + count, length + count + 1
     if computed < len(ids) - 1:
         raise SpecError(

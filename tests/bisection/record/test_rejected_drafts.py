@@ -32,9 +32,9 @@ TOKENS = TokenSet(
 DRAFTS = "3:0.5"
 
 
-def served(folder: Path, checkpoint: Path, kept: int) -> Tensor:
+def served(folder: Path, checkpoint: Path, kept_drafts: int) -> Tensor:
     """What a server records that keeps so many rejected drafts: log-probabilities, NaN for the first token."""
-    tokens, of = with_drafts(TOKENS, DRAFTS, flat=True, kept=kept)
+    tokens, of = with_drafts(TOKENS, DRAFTS, flat=True, kept_drafts=kept_drafts)
     (folder / "served.jsonl").write_text("\n".join(step_lines(of.steps)))
     schedule = read_batches("served.jsonl", "tokens", Where(folder / "recipe.yaml")).schedule
     steps = (*schedule.steps, *fillers(schedule.steps, token_grid(tokens, with_ids=False)))
@@ -52,9 +52,9 @@ def served(folder: Path, checkpoint: Path, kept: int) -> Tensor:
     return logprobs
 
 
-def report(folder: Path, checkpoint: Path, logprobs: Tensor, kept: int) -> Report:
+def report(folder: Path, checkpoint: Path, logprobs: Tensor, kept_drafts: int) -> Report:
     """A recipe whose candidate runs in the steps of a server that keeps so many, held to these log-probabilities."""
-    tokens, of = with_drafts(replace(TOKENS, logprobs=logprobs), DRAFTS, flat=True, kept=kept)
+    tokens, of = with_drafts(replace(TOKENS, logprobs=logprobs), DRAFTS, flat=True, kept_drafts=kept_drafts)
     write_tensors(folder / "tokens.safetensors", *file_contents(tokens))
     (folder / "steps.jsonl").write_text("\n".join(step_lines(of.steps)))
     recipe = {
@@ -74,8 +74,8 @@ def report(folder: Path, checkpoint: Path, logprobs: Tensor, kept: int) -> Repor
 def test_the_record_is_reproduced_by_the_steps_that_made_it(
     planted: int, tried: int, qwen3_moe: Path, tmp_path: Path
 ) -> None:
-    found = report(tmp_path, qwen3_moe, served(tmp_path, qwen3_moe, planted), tried)
-    assert found.record is not None
-    assert (found.record.status == "reproduced") == (planted == tried)
-    (toggle,) = (toggle for toggle in found.toggles if toggle.name == "schedule:file")
+    outcome = report(tmp_path, qwen3_moe, served(tmp_path, qwen3_moe, planted), tried)
+    assert outcome.record is not None
+    assert (outcome.record.status == "reproduced") == (planted == tried)
+    (toggle,) = (toggle for toggle in outcome.toggles if toggle.name == "schedule:file")
     assert toggle.kind == ("semantics" if tried else "schedule")

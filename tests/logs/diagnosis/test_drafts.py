@@ -46,7 +46,7 @@ def log_softmax(z: Logits) -> Logits:
     return z - z.max() - np.log(np.exp(z - z.max()).sum())
 
 
-def kept(z: Logits, top_k: int) -> Logits:
+def with_top_k(z: Logits, top_k: int) -> Logits:
     return np.where(z >= np.sort(z)[-top_k], z, -np.inf)
 
 
@@ -62,9 +62,9 @@ class Sampler:
         z = draw.normal(size=VOCABULARY) * draw.uniform(0.5, 5)
         noise = 0.4 if draw.random() < how.flips else how.noise
         target = log_softmax(
-            kept((z + draw.normal(size=VOCABULARY) * (noise + how.verify_noise)) / how.temperature, how.top_k)
+            with_top_k((z + draw.normal(size=VOCABULARY) * (noise + how.verify_noise)) / how.temperature, how.top_k)
         )
-        draft = log_softmax(kept((z + draw.normal(size=VOCABULARY) * how.apart) / how.temperature, how.top_k))
+        draft = log_softmax(with_top_k((z + draw.normal(size=VOCABULARY) * how.apart) / how.temperature, how.top_k))
         trainer = z * (1 + how.stale) + draw.normal(size=VOCABULARY) * how.noise
         return target, draft, log_softmax(trainer)
 
@@ -94,12 +94,12 @@ def written(folder: Path, how: Drawn, seed: int) -> tuple[Path, Path]:
         steps.append({"spans": [[number, 0, PROMPT]], "phase": "prefill"})
         first = True
         while len(tokens) < how.length:
-            given = sampler.step()[-1:] if first else sampler.step()
+            outputs = sampler.step()[-1:] if first else sampler.step()
             if not first:
                 start = len(tokens) - 1
-                steps.append({"spans": [[number, start, start + len(given)]], "phase": "verify"})
+                steps.append({"spans": [[number, start, start + len(outputs)]], "phase": "verify"})
             first = False
-            for token, recorded, scored in given:
+            for token, recorded, scored in outputs:
                 tokens.append(token)
                 sides.append([round(recorded, how.digits) if how.digits else recorded, scored])
         records.append({
@@ -150,10 +150,10 @@ BENIGN = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_drafts_own_log_probabilities_are_named(name: str, tmp_path: Path) -> None:
-    found = finding(tmp_path, FAULTS[name])
-    assert found is not None
-    assert found.verdict == "named"
-    ratio, size, control = found.evidence
+    result = finding(tmp_path, FAULTS[name])
+    assert result is not None
+    assert result.verdict == "named"
+    ratio, size, control = result.evidence
     assert ratio.low is not None
     assert ratio.low > 3
     assert size.value > 3 * control.value or "flips" in name
@@ -163,16 +163,16 @@ def test_the_drafts_own_log_probabilities_are_named(name: str, tmp_path: Path) -
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", BENIGN)
 def test_noise_is_not_named(name: str, seed: int, tmp_path: Path) -> None:
-    found = finding(tmp_path, BENIGN[name], seed)
-    assert found is not None
-    assert found.verdict in ("ruled out", "undecided")
+    result = finding(tmp_path, BENIGN[name], seed)
+    assert result is not None
+    assert result.verdict in ("ruled out", "undecided")
 
 
 def test_noise_is_ruled_out(tmp_path: Path) -> None:
-    found = finding(tmp_path, BENIGN["roundings"])
-    assert found is not None
-    assert found.verdict == "ruled out"
-    ratio = found.evidence[0]
+    result = finding(tmp_path, BENIGN["roundings"])
+    assert result is not None
+    assert result.verdict == "ruled out"
+    ratio = result.evidence[0]
     assert ratio.low is not None
     assert ratio.high is not None
     assert ratio.low < 1 < ratio.high < 2
@@ -184,8 +184,8 @@ def test_a_temperature_leaves_it_open(tmp_path: Path) -> None:
     diagnosis = measure_files([log], Request(), Opening(schedule=schedule)).diagnosis
     assert diagnosis is not None
     assert diagnosis.names("named", "semantics") == ("temperature",)
-    found = diagnosis.find(NAME)
-    assert (found.verdict, found.reason) == (
+    result = diagnosis.find(NAME)
+    assert (result.verdict, result.reason) == (
         "undecided",
         "A temperature or a truncation is named, which may move accepted drafts more than others.",
     )
@@ -200,8 +200,8 @@ def test_a_temperature_leaves_it_open(tmp_path: Path) -> None:
     ],
 )
 def test_what_there_is_nothing_to_compare_of(how: Drawn, steps: bool, expected: str | None, tmp_path: Path) -> None:
-    found = finding(tmp_path, how, steps=steps)
-    assert (found and found.verdict) == expected
+    result = finding(tmp_path, how, steps=steps)
+    assert (result and result.verdict) == expected
 
 
 def test_repeated_sequences_say_nothing_more(tmp_path: Path) -> None:

@@ -58,6 +58,15 @@ Steps = Annotated[
     Path | None,
     typer.Option("--schedule", help="The steps to write, for `schedule: {file: ...}`.", rich_help_panel=_DRAFTS),
 ]
+Kept = Annotated[
+    int,
+    typer.Option(
+        "--keep-rejected",
+        min=0,
+        help="Plant a mistake: so many rejected drafts of each step stay in the cache, and later steps read them.",
+        rich_help_panel=_DRAFTS,
+    ),
+]
 Server = Annotated[
     bool,
     typer.Option(
@@ -81,6 +90,7 @@ def tokens(
     drafts: Drafted = None,
     schedule: Steps = None,
     server: Server = False,
+    keep_rejected: Kept = 0,
     out: Out = None,
     allow_code: AllowCode = False,
     device: Device = "auto",
@@ -95,7 +105,7 @@ def tokens(
         raise MoeparityError(
             "tokens: --sample runs a recipe, --from-log reads logs, --drafts reads a token file. Give one of them."
         )
-    if (schedule is None) != (drafts is None) or (server and drafts is None):
+    if (schedule is None) != (drafts is None) or ((server or keep_rejected) and drafts is None):
         raise MoeparityError("tokens: --drafts and --schedule, the steps to write, go together. Give both.")
     wanted = of_given[0] if of_given else None
     if (out is None) != (wanted is None):
@@ -108,7 +118,7 @@ def tokens(
     if out is None:
         _print(files[0], tokenizer, checkpoint, sequences or 2, length)
     elif drafts is not None and schedule is not None:
-        _draft(files[0], drafts, (tokenizer, checkpoint), (out, schedule), flat=server)
+        _draft(files[0], drafts, (tokenizer, checkpoint), (out, schedule), flat=server, kept_drafts=keep_rejected)
     elif sample:
         _sample(files[0], out, allow_code=allow_code, device=device)
     else:
@@ -135,7 +145,13 @@ def _write(files: list[Path], out: Path, format: str | None, most: int | None) -
 
 
 def _draft(
-    path: Path, drafts: str, text: tuple[str | None, Path | None], out: tuple[Path, Path], *, flat: bool
+    path: Path,
+    drafts: str,
+    text: tuple[str | None, Path | None],
+    out: tuple[Path, Path],
+    *,
+    flat: bool,
+    kept_drafts: int,
 ) -> None:
     """Write the tokens of verify steps, and these steps; `text` is the tokenizer and the checkpoint of a token file."""
     from moeparity.cli.outputs import outputs
@@ -145,7 +161,7 @@ def _draft(
     from moeparity.output.writing import write_tensors, write_text
 
     with outputs({"--out": out[0], "--schedule": out[1]}, unprinted=("--out", "--schedule")) as written:
-        token_set, of = with_drafts(_of_file(path, *text)[0], drafts, flat=flat)
+        token_set, of = with_drafts(_of_file(path, *text)[0], drafts, flat=flat, kept_drafts=kept_drafts)
         written.file("--out", lambda file: write_tensors(file, *file_contents(token_set)))
         written.file("--schedule", lambda file: write_text(file, "\n".join(step_lines(of.steps))))
         console = written.console()

@@ -12,7 +12,7 @@ from moeparity.bisection.arrival.measure import refuse_nothing_drawn
 from moeparity.bisection.options import Options
 from moeparity.bisection.oracle.side import ORACLE, oracle_side
 from moeparity.bisection.plan import Plan
-from moeparity.bisection.recipe_tokens import checked
+from moeparity.bisection.recipe_tokens import checked, refuse_unasked
 from moeparity.bisection.trials import refuse_impossible
 from moeparity.errors import SpecError, Where, did_you_mean, display_path, listed
 from moeparity.evidence.explain.good_run import GoodRun, open_good_run
@@ -95,6 +95,8 @@ def _plan(path: Path, device: str, options: Options, progress: Callback | None, 
     reference, candidate = (
         _side(recipe, model, variant, p, path, rules, cases, schedule) for variant, p, rules, schedule in bound
     )
+    for side, variant in zip((reference, candidate), variants, strict=True):
+        refuse_unasked(tokens, side.plan, Where(path, variant.line), path.parent / recipe.tokens.file)
     if good_run is not None:
         good_run.refuse_nothing_common(reference.plan)
     return Plan(

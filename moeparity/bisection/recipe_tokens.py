@@ -9,9 +9,11 @@ from moeparity.inputs.model import Model, checked_tokens
 from moeparity.inputs.tokens import TokenSet
 from moeparity.inputs.tokens.images import refuse_images
 from moeparity.inputs.tokens.pairs import paired
+from moeparity.inputs.tokens.requests import KEY_OF, asks_for, refuse_unknown_ids
 from moeparity.inputs.tokens.tokenset import check_fits
 from moeparity.metrics.declaration import FORWARD_KL
 from moeparity.metrics.registry import METRICS
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.spec import recipe_schema
 
 
@@ -23,9 +25,22 @@ def checked(tokens: TokenSet, recipe: recipe_schema.RecipeFile, model: Model, pa
     checked_tokens(tokens.input_ids, model, str(where))
     refuse_images(tokens.images, tokens.input_ids, model.graph, where)
     check_fits(tokens, model.graph, where)
+    refuse_unknown_ids(tokens.requests, tokens.input_ids, tokens.attention_mask, model.vocab_size, where)
     if model.graph.pairs:
         _refuse_steps_of_pairs(recipe, path)
     return paired(tokens, model.graph, where)
+
+
+def refuse_unasked(tokens: TokenSet, plan: BoundGraph, where: Where, file: Path) -> None:
+    """Raises SpecError for a side of this plan, written at `where`, that applies what no request asks for."""
+    replaced = {name for region in plan.replaced().values() for name in region.nodes}
+    for node in plan.graph.nodes:
+        for attribute in () if node.name in replaced else node.op.tokens.applies(plan.active(node)):
+            if not asks_for(tokens.requests, attribute):
+                raise SpecError(
+                    f"{where}: {node.name}:{attribute} is applied, and no line of {display_path(file)} asks for it. "
+                    f"Write {KEY_OF[attribute]} into its lines (docs/tokens.md), or set `ignored`."
+                )
 
 
 def _refuse_steps_of_pairs(recipe: recipe_schema.RecipeFile, path: Path) -> None:

@@ -147,4 +147,5 @@ def walker(
         routes=routes,
         functions=plan.functions,
         prompts=plan.grid.prompts,
+        requests=plan.tokens.requests,
     )

@@ -16,7 +16,7 @@ from moeparity.inputs.weights.store import Loaded, Weights
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.numerics.joined_steps import Steps
 from moeparity.ops.attribute import RefusedError
-from moeparity.ops.kernels.penalties import Text
+from moeparity.ops.kernels.text import Text
 from moeparity.ops.quantised import rounds_operands
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node

@@ -134,7 +134,9 @@ class _Lockstep:
         self.walkers = sorted(walkers, key=lambda walker: walker.inputs_of is not None)
         self.values: dict[tuple[Name, str, Rows], list[Block]] = {}
         self.entered: dict[Rows, dict[tuple[Name, str], Ids]] = {wave: {} for wave in self.grid.waves}
-        self.texts = Texts(tokens=tokens, mask=mask, prompts=next((w.prompts for w in walkers if w.prompts), ()))
+        prompts = next((walker.prompts for walker in walkers if walker.prompts), ())
+        requests = next((walker.requests for walker in walkers if walker.requests), ())
+        self.texts = Texts(tokens=tokens, mask=mask, prompts=prompts, requests=requests)
         self._add_sources(inputs, {value for node in graph.nodes for value in node.inputs})
 
     def _add_sources(self, inputs: Inputs, read: Container[str]) -> None:

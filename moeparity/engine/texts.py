@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from moeparity.engine.batch import Batch
-from moeparity.ops.kernels.penalties import Text
+from moeparity.ops.kernels.text import Request, Text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,12 +17,13 @@ class Texts:
     """The text of each sequence.
 
     tokens: int64 [B, T]. mask: bool [B, T], true on real tokens. prompts: how many tokens of each sequence are prompt;
-    empty if that is not known.
+    empty if that is not known. requests: what the request of each asks for; empty if that is not known.
     """
 
     tokens: torch.Tensor
     mask: torch.Tensor
     prompts: Sequence[int]
+    requests: Sequence[Request] = ()
 
     def before(self, batch: Batch, padding: int) -> Text:
         """The text up to each token of a batch, that one included; nothing stands before its rows of padding."""
@@ -36,7 +37,13 @@ class Texts:
             prompts = torch.tensor(self.prompts, device=places.device)
             output = standing & (number >= prompts[:, None])[sequences]
         ids, before = (_as_batch(x, batch, padding) for x in (self.tokens[sequences], standing))
-        return Text(ids=ids, before=before, output=None if output is None else _as_batch(output, batch, padding))
+        return Text(
+            ids=ids,
+            before=before,
+            output=None if output is None else _as_batch(output, batch, padding),
+            sequences=_as_batch(sequences[:, None], batch, padding).squeeze(-1),
+            requests=self.requests,
+        )
 
 
 def _as_batch(rows: torch.Tensor, batch: Batch, padding: int) -> torch.Tensor:

@@ -10,6 +10,7 @@ from moeparity.engine.grafts import Graft
 from moeparity.engine.routes import Forced, Recorded
 from moeparity.errors import SpecError
 from moeparity.ops.attribute import RefusedError
+from moeparity.ops.kernels.text import Request
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node
 from moeparity.plan.schedule.cases import ALL, Case, parse
@@ -33,6 +34,7 @@ class Walker:
         values and states; where there is none, from itself.
     skips: nodes that it leaves out. Only shadows do so, whose values nobody reads.
     prompts: how many tokens of each sequence are prompt, the same for all walkers; empty if that is not known.
+    requests: what the request of each sequence asks for, the same for all walkers; empty if that is not known.
     """
 
     name: Name
@@ -46,6 +48,7 @@ class Walker:
     shows: Literal["computed", "recorded"] = "computed"
     skips: frozenset[str] = frozenset()
     prompts: tuple[int, ...] = ()
+    requests: tuple[Request, ...] = ()
 
     @property
     def resets(self) -> bool:

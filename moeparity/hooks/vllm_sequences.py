@@ -13,7 +13,7 @@ class Sequence:
 
     prompt: how many tokens it began with. scores_prompt: whether the request asks for log-probabilities of its prompt.
     hashes: of each whole block of its computed tokens, with all before it. versions: of each sampled token that of the
-    weights, -1 where it is no number.
+    weights, -1 where it is no number. request: what it asks of the sampler by token ids.
     """
 
     number: int
@@ -24,6 +24,7 @@ class Sequence:
     log_probs: dict[int, float] = field(default_factory=dict)
     hashes: list[int] = field(default_factory=list)
     versions: dict[int, int] = field(default_factory=dict)
+    request: dict[str, Any] = field(default_factory=dict)
 
     def line(self, *, is_whole: bool) -> dict[str, Any]:
         """The sequence as a line of a token file and of a log; of one that was stopped early what was computed, and one
@@ -40,7 +41,7 @@ class Sequence:
             fields["logprobs"] = [self.log_probs.get(place) for place in range(end)]
         if any(version >= 0 for version in self.versions.values()):
             fields["versions"] = [self.versions.get(place, -1) for place in range(end)]
-        return fields
+        return fields | ({"request": self.request} if self.request else {})
 
     def take(self, output: Any, weights: str) -> None:
         """Append what a step gave: tokens sampled by this version of the weights, and log-probabilities where the
@@ -55,6 +56,23 @@ class Sequence:
         if output.new_logprobs is not None:
             values = output.new_logprobs.logprobs[:, 0].tolist()
             self.log_probs |= dict(enumerate(values[: len(output.new_token_ids)], start))
+
+
+def request_of(sampling: Any) -> dict[str, Any]:
+    """What vLLM's SamplingParams ask for by token ids, as the `request` of a token file. Masks of a grammar are not
+    among them. Read: vLLM 0.33.0, vllm/sampling_params.py.
+    """
+    if sampling is None:
+        return {}
+    stops = sorted(sampling.all_stop_token_ids)
+    fields = {
+        "logit_bias": {str(token): bias for token, bias in (sampling.logit_bias or {}).items()},
+        "bad_words_token_ids": sampling.bad_words_token_ids,
+        "allowed_token_ids": sampling.allowed_token_ids,
+        "min_tokens": sampling.min_tokens if stops else 0,
+        "stop_token_ids": stops if sampling.min_tokens else [],
+    }
+    return {key: value for key, value in fields.items() if value}
 
 
 class Prefixes:

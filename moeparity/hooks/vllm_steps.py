@@ -16,7 +16,7 @@ from typing import Any, TextIO, TypedDict
 
 from moeparity.hooks import files
 from moeparity.hooks.vllm_arguments import label
-from moeparity.hooks.vllm_sequences import Prefixes, Sequence
+from moeparity.hooks.vllm_sequences import Prefixes, Sequence, request_of
 
 MOST_STEPS = 100_000
 """As many as a recipe may have. Then nothing more is written."""
@@ -148,12 +148,17 @@ class Steps:
         before = self.running.get(request)
         if before is not None:
             tokens, scores_prompt = before.tokens[:], False
+            of_request = {**before.request}
+            # Its output so far is the prompt of what goes on.
+            if "min_tokens" in of_request:
+                of_request["min_tokens"] = max(of_request["min_tokens"] - (len(tokens) - before.prompt), 0)
             self._end(request, is_whole=False)
         else:
             tokens = array("q", new.prompt_token_ids)
             sampling = new.sampling_params
             scores_prompt = sampling is not None and sampling.prompt_logprobs is not None
-        sequence = Sequence(self.sequences, tokens, len(tokens), computed, scores_prompt)
+            of_request = request_of(sampling)
+        sequence = Sequence(self.sequences, tokens, len(tokens), computed, scores_prompt, request=of_request)
         self.sequences += 1
         self.size += len(tokens)
         self.running[request] = sequence

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -51,6 +51,8 @@ class Sequence:
     step: the trainer's step. versions: int64 [n], the weight version that sampled each token, -1 if unknown.
     several: whether the tokens are known to be of several versions, even if the log does not say which is whose.
     trainer_version: the weight version that scored.
+    request: what the request asked for by token ids, as the file has it; grammar: an entry for each token, likewise,
+        None if there is none. Both are keys of a token file (`moeparity.inputs.tokens.requests`), and not checked here.
     group: environment or prompt group. entropy: fp64 [n] in nats. pads: those that the trainer computed beside the
         sequence; None if unknown.
     classes: a word for each token, such as text and image; None if the log has none.
@@ -75,6 +77,8 @@ class Sequence:
     several: bool = False
     trainer_version: int | None = None
     sampling: Sampling = Sampling()
+    request: Mapping[str, Any] = field(default_factory=dict)
+    grammar: tuple[Any, ...] | None = None
     group: str | None = None
     classes: tuple[str, ...] | None = None
     entropy: Tensor | None = None

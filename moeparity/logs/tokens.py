@@ -12,11 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from moeparity.errors import LogError, Where, counted
+from moeparity.errors import LogError, TokensError, Where, counted
 from moeparity.inputs.tokens.pads import one_width
+from moeparity.inputs.tokens.requests import read_request
 from moeparity.inputs.tokens.tokenset import TokenSet, routed_layers
 from moeparity.logs.formats.further import FURTHER, HIDDEN
 from moeparity.logs.record import Sampling, Sequence
+from moeparity.ops.kernels.text import Request
 
 _ROUTES = "routed_experts"
 _UNLABELLED = "no label"
@@ -71,6 +73,7 @@ def tokens_of(log: Iterable[Sequence], *, most: int | None = None) -> LoggedToke
         logprobs=_block([_recorded(s, s.rollout) for s in sequences], torch.nan),
         trainer_logprobs=_by_trainer(sequences),
         routed_experts=routes,
+        requests=_requests(sequences),
     )
     tokens = _padded(sequences, tokens)
     return LoggedTokens(
@@ -81,6 +84,15 @@ def tokens_of(log: Iterable[Sequence], *, most: int | None = None) -> LoggedToke
         versions=tuple(sorted(Counter(_versions(sequences)).items())),
         further=_further(sequences, tokens.attention_mask),
     )
+
+
+def _requests(sequences: list[Sequence]) -> tuple[Request, ...]:
+    """What each sequence's request asked for by token ids; empty if the log says nothing of any. Raises LogError."""
+    try:
+        requests = [read_request(s.where, dict(s.request) or None, s.grammar) for s in sequences]
+    except TokensError as error:
+        raise LogError(str(error)) from None
+    return tuple(request or Request() for request in requests) if any(requests) else ()
 
 
 def refuse_without_prompt(sequence: Sequence) -> None:

@@ -77,7 +77,8 @@ class Attribute:
     engine that adds in order of arrival would; not where another value is another library or takes another order of
     time. `sources`: of a value, how sure it is that it computes what its name says, and by which source. `same_sums`:
     of a value, another one that adds up the same products, rounded at the same places, in an order that can be written
-    out. `usual`: numbers in use, where any is allowed. `measured`: how many bits it changes, by a committed table.
+    out. `by_request`: whether its value says if what a request asks for is applied. `usual`: numbers in use, where any
+    is allowed. `measured`: how many bits it changes, by a committed table.
     """
 
     name: str
@@ -100,13 +101,16 @@ class Attribute:
     redrawn: bool = True
     sources: Mapping[str, Evidence] = field(default_factory=dict)
     same_sums: Mapping[str, str] = field(default_factory=dict)
+    by_request: bool = False
     usual: tuple[float, ...] = ()
     measured: tuple[Measured, ...] = ()
 
     @property
     def can_be_requested(self) -> bool:
-        """Whether a request to a server may choose it: any number, or a whole number that makes another model."""
-        return self.number or (self.least is not None and self.kind == "semantics")
+        """Whether a request to a server may choose it: any number, a whole number that makes another model, or what is
+        applied only if a request asks for it.
+        """
+        return self.number or self.by_request or (self.least is not None and self.kind == "semantics")
 
     @property
     def expected(self) -> str:

@@ -24,6 +24,10 @@ def _never(values: Mapping[str, Value]) -> bool:
     return False
 
 
+def _nothing(values: Mapping[str, Value]) -> tuple[str, ...]:
+    return ()
+
+
 def always(values: Mapping[str, Value]) -> bool:
     """Whatever the values in effect are."""
     return True
@@ -107,6 +111,7 @@ class Tokens:
     joins: whether, by the values in effect, its kernel takes the rows of several `steps` at once, and gives the bits
         that each step would have by itself.
     reads_text: whether, by the values in effect, its kernel is told the tokens before each row, as `text`.
+    applies: by the values in effect, the attributes by which it does what requests ask for.
     pairs: the output of a sequence reads the one beside it too, 2i + 1 beside 2i, so it is computed once for all steps.
     axis: the axis of the tokens in its outputs.
     input_axes: the axis of the tokens in inputs where it is not the one behind the batch.
@@ -120,6 +125,7 @@ class Tokens:
     copies_history: Callable[[Mapping[str, Value]], bool] = _never
     joins: Callable[[Mapping[str, Value]], bool] = _never
     reads_text: Callable[[Mapping[str, Value]], bool] = _never
+    applies: Callable[[Mapping[str, Value]], tuple[str, ...]] = _nothing
     pairs: bool = False
     axis: int = 1
     input_axes: Mapping[str, int] = field(default_factory=dict)

@@ -9,8 +9,8 @@ from typing import Any
 from moeparity.numerics.collectives import gloo, nccl
 from moeparity.numerics.collectives.registry import COLLECTIVES
 from moeparity.numerics.orders import EXPLICIT, NATIVE, Order, OrderError, parse, tree
-from moeparity.ops import filters, penalties
-from moeparity.ops.attribute import OTHER_THAN_1, Attribute, Condition, Value, site, sum_order
+from moeparity.ops import filters, penalties, requests
+from moeparity.ops.attribute import OTHER_THAN_0, OTHER_THAN_1, Attribute, Condition, Value, site, sum_order
 from moeparity.ops.declaration import Cut, Op, Refusals, Role, Tokens
 from moeparity.ops.filters import truncates
 from moeparity.ops.memory import BYTES, Call, Memory, Shapes
@@ -37,7 +37,9 @@ def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | N
         return "temperature", "logits are divided by it. Set a number above 0."
     if (refusal := filters.refused(values) or penalties.refused(values)) is not None:
         return refusal
-    if truncates(values) and values.get("block"):
+    if float(values["soft_cap"]) < 0:
+        return "soft_cap", "logits are kept between it and its negative. Set a number above 0 (0: no cap)."
+    if _leaves_out(values) and values.get("block"):
         return "block", "no token of a block may be kept, and what its sum is then is not known. Set 0."
     order = str(values.get("order", NATIVE))
     if order != NATIVE and parse(order).fma:
@@ -49,6 +51,16 @@ def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | N
         dtypes = ", ".join(COLLECTIVES[str(name)].dtypes)
         return "collective", f"{name} is known for {dtypes}, and the ranks' sums are in fp64."
     return None
+
+
+def _leaves_out(values: Mapping[str, Value]) -> bool:
+    """Whether tokens may be left out, whose log-probability is -inf then."""
+    return truncates(values) or requests.masks(values)
+
+
+def _changes(values: Mapping[str, Value]) -> bool:
+    """Whether logits are changed by what stands before, or by what requests ask for."""
+    return penalties.penalizes(values) or bool(requests.applied(values))
 
 
 def _refuses_order(order: Order, ranks: int) -> tuple[str, str] | None:
@@ -97,17 +109,18 @@ def _output_bytes(call: Call) -> Sequence[int]:
 
 def _hands_on(values: Mapping[str, Value]) -> bool:
     """Whether, if no engine's form is imitated, logits are handed on as they are."""
-    return values.get("temperature") == 1 and not truncates(values) and not penalties.penalizes(values)
+    untouched = values.get("temperature") == 1 and not values.get("soft_cap")
+    return untouched and not truncates(values) and not _changes(values)
 
 
 def _scratch(call: Call) -> int:
     """The rounded logits and the ranks' parts of them, the logits minus their maximum, exponentials, and steps of a
     sum. With a temperature alone: the logits in fp64. Filters sort them: values, ids, probabilities, their sums, two
-    masks. Penalties count them: counts, scales, and what is subtracted.
+    masks. Penalties count them: counts, scales, and what is subtracted. Requests: a copy, biases, two masks.
     """
     logits = call.tokens * call.inputs[0]
     processing = (4 * BYTES["fp64"] + 2) * logits if truncates(call.active) else 0
-    processing += 4 * BYTES["fp64"] * logits if penalties.penalizes(call.active) else 0
+    processing += 4 * BYTES["fp64"] * logits if _changes(call.active) else 0
     if "output" in call.active:
         return 5 * call.wide * logits + processing
     return 0 if _hands_on(call.active) else BYTES["fp64"] * logits + processing
@@ -135,7 +148,22 @@ LOG_PROBS = Op(
             number=True,
             says="the logits are divided by it; it is that of the sampler where log-probabilities are processed ones",
         ),
+        Attribute(
+            name="soft_cap",
+            kind="semantics",
+            default=0.0,
+            number=True,
+            says="the logits x are cap * tanh(x / cap) before anything else, as models with final_logit_softcapping "
+            "have them (0: no cap)",
+        ),
+        site(
+            "capped",
+            "the logits, and each step of the cap, are rounded to this dtype: that of the head (transformers, vLLM), "
+            "or fp32 (SGLang)",
+            when={"soft_cap": (OTHER_THAN_0,)},
+        ),
         site("inputs", "the logits are rounded to this dtype first", default="fp32", when=_ENGINES),
+        *requests.REQUESTS,
         *penalties.PENALTIES,
         Attribute(
             name="division",
@@ -205,10 +233,10 @@ LOG_PROBS = Op(
             when=_ENGINES,
         ),
     ),
-    tokens=Tokens(sees_rows=_sees_rows, reads_text=penalties.penalizes),
+    tokens=Tokens(sees_rows=_sees_rows, reads_text=_changes, applies=requests.applied),
     refusals=Refusals(values=_refuses, call=_refuses_call),
     cut=Cut(pieces=cut),
-    role=Role(family="head", reports=True, truncates=truncates),
+    role=Role(family="head", reports=True, truncates=_leaves_out),
     memory=Memory(output_bytes=_output_bytes, scratch=_scratch),
     kernel="log_probs:log_probs",
     source="torch 2.13.0 log_softmax, softmax and logsumexp; NVIDIA-NeMo/RL 0433dae8dd, "

@@ -235,11 +235,11 @@ def edge_of(name: str) -> tuple[str, str] | None:
 
 
 def _check_requested(op: str | None, attribute: str, where: Where) -> None:
-    """Refuse an attribute that no request could set: all that are not numbers."""
+    """Refuse an attribute that no request could set: all that are neither numbers nor what it asks for by ids."""
     numbers = [choice.name for choice in OPS[op].attributes if choice.can_be_requested] if op else []
     if attribute not in numbers:
         has = f"op {op} has {listed(numbers)}" if numbers else f"{op or 'a rule without `op`'} has none"
-        raise SpecError(f"{where}: requested names {attribute!r}; expected an attribute that is a number: {has}.")
+        raise SpecError(f"{where}: requested names {attribute!r}; expected an attribute that a request chooses: {has}.")
 
 
 def _check_edge(op: Op, site: str, value: Value, where: Where) -> tuple[Attribute, Value]:

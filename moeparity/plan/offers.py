@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from moeparity.ops.attribute import EDGE, Value
+from moeparity.ops.requests import APPLIED, IGNORED
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.difference import Difference
 from moeparity.plan.flags import FlaggedPlans, KnownFlag, site_of
@@ -64,7 +65,7 @@ def _asked_otherwise(
     if any(member.places != members[0].places for member in members) or all(request not in f.requested for f in flags):
         return ()
     value = wanted.resolved(place[0], wanted.at_phase(phase).written[place].value)
-    return (Offer(flag=f"requests at {place[1]} {value}", request="", also=()),)
+    return (Offer(flag=_requests(place[1], value), request="", also=()),)
 
 
 def _offer(
@@ -79,8 +80,14 @@ def _offer(
     with_flag = flagged.plan(flag, None if value is None else (place[1], value))
     if with_flag is None or not all(gives(with_flag, wanted, member) for member in members):
         return None
-    request = f"requests at {place[1]} {value}" if is_requested else ""
+    request = "" if value is None else _requests(place[1], value)
     return Offer(flag=flag.text, request=request, also=tuple(_changed_beside(with_flag, plan, wanted)))
+
+
+def _requests(attribute: str, value: Value) -> str:
+    """What requests have to be like for this value."""
+    words = {APPLIED: f"requests with {attribute}", IGNORED: f"requests without {attribute}"}
+    return words.get(str(value), f"requests at {attribute} {value}")
 
 
 def gives(with_flag: BoundGraph, wanted: BoundGraph, member: Difference) -> bool:

@@ -39,6 +39,7 @@ BISECT = {
     "recipe-envelope-of-too-many-orders",
     "recipe-spikes-of-nothing-drawn",
     "recipe-sample-without-logits",
+    "recipe-set-biases-of-no-request",
     "recipe-sample-at-another-temperature",
     "recipe-tokens-missing",
     "recipe-trace-missing",

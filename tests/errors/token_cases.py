@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from moeparity.errors import Where
 from moeparity.inputs.tokens.tokenizer import open_tokenizer
-from tests.errors import score_cases
+from tests.errors import request_cases, score_cases
 from tests.errors.base import BASE, TOKENS, WEIGHTS
 from tests.errors.base import CONFIG as BASE_CONFIG
 
@@ -30,6 +30,7 @@ ROUTED_TWICE = f'{{{IDS}, "routed_experts": [[[0, 1], [2, 3]], null, null]}}'
 
 LINES: dict[str, tuple[str, str]] = {
     **score_cases.LINES,
+    **request_cases.LINES,
     "jsonl-empty": ("\n\n", SAMPLED),
     "jsonl-not-json": (GOOD + '{"input_ids": [1, 2,]}', SAMPLED),
     "jsonl-a-list": ("[1, 2, 3]", SAMPLED),
@@ -79,6 +80,7 @@ LINES: dict[str, tuple[str, str]] = {
 }
 
 TENSORS: dict[str, tuple[dict[str, torch.Tensor], dict[str, str] | None]] = {
+    **request_cases.TENSORS,
     "tokens-labels-of-wrong-shape": ({"labels": torch.zeros(2, dtype=torch.int64)}, None),
     "tokens-labels-without-their-names": ({"labels": torch.ones(2, 4, dtype=torch.int64)}, {"label_names": '["a"]'}),
     "tokens-logprobs-of-whole-numbers": ({"logprobs": torch.zeros(2, 4, dtype=torch.int64)}, None),
@@ -96,6 +98,7 @@ CONFIG: dict[str, dict[str, object]] = {
 RECIPE_END = {"recipe-synthetic-without-a-scale": "weights: synthetic(0)\n"}
 
 CALLS: dict[str, Callable[[], object]] = {
+    "python-drafts-beside-requests": request_cases.drafted,
     "python-tokenizer-package-missing": lambda: _without_tokenizers(Path("recipe.yaml")),
 }
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 from moeparity.engine.forward import forward
 from moeparity.errors import SpecError, Where
@@ -117,3 +117,58 @@ def test_a_state_cannot_go_back_to_the_last_accepted_draft(shallow: Shallow) -> 
     accepted = verified([sequence], [3], [[[], sequence[4:7]]], HERE, flat=False)
     assert not accepted.added
     computed(checkpoint, sequence, accepted, "hf-default", "fp32")
+
+
+def with_rejected(model: Any, sequence: list[int], drafts: list[list[int]], kept_drafts: int) -> Tensor:
+    """The logits of each row that predicts a token of the sequence, by transformers, whose cache is cut so many tokens
+    too late after each step that rejects a draft.
+    """
+    cache, rows, length, computed = DynamicCache(config=model.config), [], PROMPT, 0
+    cache.activate_past_recording()
+    for drafted in drafts:
+        following = sequence[length : length + len(drafted)]
+        pairs = zip(drafted, following, strict=False)
+        count = next((i for i, pair in enumerate(pairs) if pair[0] != pair[1]), len(following))
+        step_ids = [*sequence[computed:length], *drafted]
+        with torch.no_grad():
+            how = {"past_key_values": cache, "use_cache": True, "logits_to_keep": len(drafted) + 1}
+            rows.append(model(torch.tensor([step_ids]), **how).logits[0, : count + 1])
+        cache.crop(-max(len(drafted) - count - kept_drafts, 0))
+        computed, length = length + count, length + count + 1
+    return torch.cat(rows)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("kept_drafts", [0, 1, 3])
+@pytest.mark.parametrize("name", ["qwen3_moe", "deepseek_v3", "gpt_oss", "llama"])
+def test_keys_of_rejected_drafts_that_stay_are_read_as_transformers_reads_them(
+    shallow: Shallow, name: str, kept_drafts: int, dtype: str
+) -> None:
+    checkpoint = shallow(name)
+    vocabulary = opened(checkpoint).vocab_size
+    sequence = tokens(vocabulary, (1, LENGTH))[0].tolist()
+
+    def wrong(place: int) -> int:
+        return int((sequence[place] + 1) % vocabulary)
+
+    drafts = [
+        [],
+        [sequence[7], wrong(8), sequence[9]],
+        [sequence[9], sequence[10]],
+        [wrong(12), wrong(13)],
+        [],
+        [sequence[14], sequence[15], wrong(16)],
+        *([] for _ in range(4)),
+        [],
+    ]  # fmt: skip
+    of = verified([sequence], [PROMPT], [drafts], HERE, flat=False, kept_drafts=kept_drafts)
+    assert any(step.stale for step in of.steps) == bool(kept_drafts)
+    live = with_rejected(load(checkpoint, "hf-eager", DTYPES[dtype]), sequence, drafts, kept_drafts)
+    ours = computed(checkpoint, sequence, of, "hf-eager", dtype)[PROMPT - 1 :][: len(live)]
+    assert same_bits(ours.float(), live.float())
+    right = computed(
+        checkpoint, sequence, verified([sequence], [PROMPT], [drafts], HERE, flat=False), "hf-eager", dtype
+    )
+    differs = (right[PROMPT - 1 :][: len(live)] != ours).any(-1).nonzero().flatten().tolist()
+    # The first rejected draft stands at place 8: what predicts token 9 is the first that reads it.
+    assert differs == ([*range(9 - PROMPT, len(live))] if kept_drafts else [])

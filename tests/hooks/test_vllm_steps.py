@@ -13,6 +13,8 @@ import pytest
 
 from moeparity.hooks import files
 from moeparity.hooks.vllm_steps import Rows, Steps
+from moeparity.inputs.tokens import read_tokens
+from moeparity.ops.kernels.text import Request
 
 CONFIG = SimpleNamespace(
     instance_id="1", parallel_config=SimpleNamespace(data_parallel_size=1, data_parallel_rank=0, rank=0)
@@ -44,7 +46,9 @@ class Engine:
         cached = [name for name in tokens if name not in new]
         scheduled = SimpleNamespace(
             scheduled_new_reqs=[
-                SimpleNamespace(req_id=name, prompt_token_ids=ids, num_computed_tokens=count, sampling_params=None)
+                SimpleNamespace(
+                    req_id=name, prompt_token_ids=ids, num_computed_tokens=count, sampling_params=more.get("asks")
+                )
                 for name, (ids, count) in new.items()
             ],
             scheduled_cached_reqs=SimpleNamespace(
@@ -175,3 +179,26 @@ def test_what_it_cannot_follow_ends_the_file(step: dict[str, Any], reason: str, 
     *_, last = lines(tmp_path, "schedule")
     assert reason in last["error"]
     assert len(lines(tmp_path, "schedule")) == 2
+
+
+def test_what_a_request_asks_for_is_in_its_line(engine: Engine, tmp_path: Path) -> None:
+    """A request that goes on after a preemption has its output so far as its prompt."""
+    asks = SimpleNamespace(
+        logit_bias={7: -2.5},
+        bad_words_token_ids=[[4], [5, 6]],
+        allowed_token_ids=None,
+        min_tokens=3,
+        all_stop_token_ids={9, 2},
+        prompt_logprobs=None,
+    )
+    engine.step(new={"a": ([1, 2], 0)}, tokens={"a": 2}, sampled={"a": [3]}, asks=asks, rows=2)
+    engine.step(tokens={"a": 3}, resumed={"a": 0}, sampled={"a": [8]}, rows=3)
+    engine.step(tokens={"a": 1}, sampled={"a": [9]}, finished=("a",), rows=1)
+    engine.step(new={"b": ([1], 0)}, tokens={"b": 1}, sampled={"b": [5]}, finished=("b",), rows=1)
+    first, second, third = lines(tmp_path, "tokens")
+    request = {"logit_bias": {"7": -2.5}, "bad_words_token_ids": [[4], [5, 6]], "stop_token_ids": [2, 9]}
+    assert (first["request"], second["request"]) == ({**request, "min_tokens": 3}, {**request, "min_tokens": 2})
+    assert "request" not in third
+    of_file = read_tokens(tmp_path / "vllm-1.tokens.jsonl").requests
+    assert [request.min_tokens for request in of_file] == [3, 2, 0]
+    assert of_file[2] == Request()

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from moeparity.ops.kernels.penalties import Text
+from moeparity.ops.kernels.text import Text
 from tests.ops.plain import BF16, FP16, FP32
 
 PROCESSORS: dict[str, tuple[float, ...]] = {

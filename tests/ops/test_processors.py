@@ -16,7 +16,7 @@ from torch import Tensor
 
 from moeparity.ops.attribute import RefusedError
 from moeparity.ops.kernels.log_probs import log_probs, processed
-from moeparity.ops.kernels.penalties import Text
+from moeparity.ops.kernels.text import Text
 from tests.ops import processors
 from tests.ops.log_probs import DEFAULTS
 from tests.ops.plain import BF16, FP16, FP32, assert_bits

@@ -46,6 +46,7 @@ BACKGROUND: dict[str, dict[str, Value]] = {
     "log_probs:kept_mass": {"temperature": 1e30, "top_p": 0.75 + 1e-12},
     # There their logits still differ.
     "log_probs:min_p_form": {"temperature": 1e30, "min_p": 1},
+    "log_probs:bias_place": {"logit_bias": "applied", "repetition_penalty": 1.3},
     "log_probs:subtracted": {"repetition_penalty": 1.3, "presence_penalty": 0.5},
     # In bf16 the two associations differ in one of some ten thousand elements; without the last rounding in half.
     "rms_norm:association": {"normalized": "fp32", "output": "fp32"},
@@ -324,9 +325,11 @@ def write_recipe(
     oracle: bool = False,
     earlier: Sequence[object] = (),
     adapter: Path | None = None,
+    requests: Sequence[Mapping[str, object]] = (),
 ) -> Path:
     """A recipe with its token file; JSON is YAML."""
-    save_file(dict(tokens), folder / "tokens.safetensors")
+    metadata = {"requests": json.dumps(requests)} if requests else None
+    save_file(dict(tokens), folder / "tokens.safetensors", metadata)
     recipe = {
         "kind": "recipe",
         "checkpoint": str(checkpoint),
@@ -346,6 +349,29 @@ def write_recipe(
 
 def random_tokens(sequences: int = SEQUENCES, tokens: int = TOKENS, *, vocab: int = 512, seed: int = 0) -> torch.Tensor:
     return torch.randint(0, vocab, (sequences, tokens), generator=torch.Generator().manual_seed(seed))
+
+
+def requests_for(ids: torch.Tensor, vocab: int) -> list[dict[str, object]]:
+    """For each sequence of ids [B, T] a request that asks for something of each kind and leaves out no token of it."""
+    return [_request(row, sorted(set(range(vocab)) - set(row))) for row in ids.tolist()]
+
+
+def _request(row: list[int], absent: list[int]) -> dict[str, object]:
+    forbidden, stops, words, ungrammatical = (absent[i : i + 20] for i in range(0, 80, 20))
+    vocab = sorted({*row, *absent})
+    # The first token is the prompt.
+    words_of_two = [[row[0], words[0]], [row[3], words[1]]]
+    return {
+        "request": {
+            "logit_bias": {str(row[2]): 1.5, str(absent[0]): -3.25},
+            "sequence_bias": [[[row[1], absent[1]], 0.75]],
+            "bad_words_token_ids": [[word] for word in words[2:]] + words_of_two,
+            "allowed_token_ids": [token for token in vocab if token not in forbidden],
+            "min_tokens": len(row),
+            "stop_token_ids": stops,
+        },
+        "grammar": [None, *[[token for token in vocab if token not in ungrammatical] for _ in row[1:]]],
+    }
 
 
 @dataclass(slots=True)

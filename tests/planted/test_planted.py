@@ -74,6 +74,15 @@ WITHOUT_EFFECT = (
         for value in ("model", "bf16", "fp16", "fp32", "fp64")
     }
     | {
+        f"log_probs:{form}={value}": "no logit here is -0 or infinite; see tests/ops/test_requests.py"
+        for form, values in (
+            ("bias_form", ("named", "all")),
+            ("grammar_form", ("filled", "forced")),
+            *((form, ("filled", "added")) for form in ("bad_words_form", "min_tokens_form")),
+        )
+        for value in values
+    }
+    | {
         f"position_scale:{value}": "places are positions in a step of whole sequences, and logarithms of few numbers "
         "are the same; see tests/ops/test_position_scale.py"
         for value in ("counted=positions", "counted=places", "form=log", "form=log1p")

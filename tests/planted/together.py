@@ -22,12 +22,13 @@ from moeparity.engine.routes import Forced
 from moeparity.engine.view import NodeView, Observer
 from moeparity.engine.walker import Name, Walker
 from moeparity.errors import Where
+from moeparity.ops.requests import REQUESTS
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.sides import Side, bound_side
 from moeparity.plan.spec.variant_schema import Variant
 from moeparity.plan.toggles import toggles
 from tests.opened import opened
-from tests.planted.places import PROFILE, Sides, plant, random_tokens, write_recipe
+from tests.planted.places import PROFILE, Sides, plant, random_tokens, requests_for, write_recipe
 from tests.planted.values import VALUES, Group, drawn_shape
 
 T = TypeVar("T")
@@ -67,9 +68,12 @@ def walked_together(base: Plan, plans: Mapping[str, Plan]) -> dict[str, Report]:
 def _prepared(group: Group, checkpoint: Path, folder: Path) -> Plan:
     """The recipe of a group, in which nothing is planted."""
     sequences, tokens, micro_batch = drawn_shape(group)
-    ids = {"input_ids": random_tokens(sequences, tokens, vocab=opened(checkpoint).vocab_size)}
-    side = {"micro_batch": micro_batch}
-    return prepare(write_recipe(folder, checkpoint, ids, side, side), device="cpu", opener=opened)
+    vocab, side = opened(checkpoint).vocab_size, {"micro_batch": micro_batch}
+    ids = random_tokens(sequences, tokens, vocab=vocab)
+    asks = any(VALUES[label].attribute in REQUESTS for label in group)
+    requests = requests_for(ids, vocab) if asks else ()
+    path = write_recipe(folder, checkpoint, {"input_ids": ids}, side, side, requests=requests)
+    return prepare(path, device="cpu", opener=opened)
 
 
 def variants_of(base: Plan, sides: Sides) -> list[Variant]:

@@ -75,6 +75,7 @@ NUMBERS: dict[str, float] = {
     "unweighted_norm:eps": 1e-3,
     "router:renormalize_eps": 1e-2,
     "log_probs:temperature": 0.7,
+    "log_probs:soft_cap": 2.0,
     "log_probs:repetition_penalty": 1.3,
     "log_probs:presence_penalty": 0.5,
     "log_probs:frequency_penalty": 0.5,

@@ -20,6 +20,7 @@ from moeparity.engine.view import NodeView
 from moeparity.inputs.machine import device_name, instruction_set
 from moeparity.inputs.model import Model
 from moeparity.inputs.tokens import TokenSet
+from moeparity.inputs.tokens.requests import as_tensors
 from moeparity.inputs.weights.source import Source
 from moeparity.numerics.bits import same_bits
 from moeparity.output.words import quantity
@@ -47,10 +48,11 @@ def of_weights(model: Model, progress: Callback | None = None) -> dict[str, str]
 
 
 def of_tokens(tokens: TokenSet) -> str:
-    """A digest of token ids, masks, records and images: 16 hex digits of a SHA-256."""
+    """A digest of token ids, masks, records, images and requests: 16 hex digits of a SHA-256."""
     by_field = ((field.name, getattr(tokens, field.name)) for field in fields(tokens))
     tensors = [(name, value) for name, value in by_field if isinstance(value, torch.Tensor)]
-    return of_tensors(tensors if tokens.images is None else [*tensors, *tokens.images.tensors().items()])
+    tensors += [] if tokens.images is None else tokens.images.tensors().items()
+    return of_tensors([*tensors, *as_tensors(tokens.requests)])
 
 
 def of_tensors(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:

@@ -303,6 +303,7 @@ def _rows(tokens: TokenSet, rows: Sequence[int]) -> TokenSet:
         loss_mask=tokens.loss_mask[indices],
         attention_mask=tokens.attention_mask[indices],
         images=None if tokens.images is None else tokens.images.of_rows(indices),
+        requests=tuple(tokens.requests[row] for row in indices) if tokens.requests else (),
     )
 
 

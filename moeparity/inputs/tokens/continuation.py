@@ -36,6 +36,7 @@ def widened(tokens: TokenSet, new_tokens: int) -> TokenSet:
         labels=labels,
         label_names=tokens.label_names,
         images=None if tokens.images is None else tokens.images.of_columns(width + new_tokens),
+        requests=tokens.requests,
     )
 
 

@@ -23,18 +23,23 @@ from moeparity.plan.schedule.steps import Step
 _DRAWN = re.compile(r"(\d+):(0?\.\d+|[01](?:\.0*)?)")
 
 
-def with_drafts(tokens: TokenSet, name: str, *, flat: bool) -> tuple[TokenSet, Verified]:
+def with_drafts(tokens: TokenSet, name: str, *, flat: bool, kept_drafts: int = 0) -> tuple[TokenSet, Verified]:
     """The tokens with the sequences that verify steps add, which nothing scores, behind them; and the steps.
 
     name: a file whose line N has the drafts of sequence N, a list of ids for each of its steps; or `K:RATE`, by which K
-    tokens are drafted in each step, and each is right with that probability, always in the same way. flat: as for
-    `verified`. Raises SpecError with the line, TokensError for tokens that are not padded on the right, or hold
+    tokens are drafted in each step, and each is right with that probability, always in the same way. flat, kept_drafts: as
+    for `verified`. Raises SpecError with the line, TokensError for tokens that are not padded on the right, or hold
     images.
     """
     if not bool(tokens.attention_mask[:, 0].all()):
         raise TokensError("tokens: drafts are verified in sequences that begin in the first column. Pad on the right.")
     if tokens.images is not None:
         raise TokensError("tokens: drafts are verified in sequences of text, and these hold images. Leave those out.")
+    if tokens.requests:
+        raise TokensError(
+            "tokens: drafts are verified in sequences whose requests ask for no biases, masks or grammars, and these "
+            "have a `request`. Leave it out."
+        )
     prompts = token_grid(tokens, with_ids=False).prompts
     sequences = [row[mask].tolist() for row, mask in zip(tokens.input_ids, tokens.attention_mask, strict=True)]
     drawn = _DRAWN.fullmatch(name)
@@ -47,7 +52,7 @@ def with_drafts(tokens: TokenSet, name: str, *, flat: bool) -> tuple[TokenSet, V
         ]
     else:
         drafts = read_drafts(Path(name), len(sequences))
-    of = verified(sequences, prompts, drafts, Where(Path(name)), flat=flat)
+    of = verified(sequences, prompts, drafts, Where(Path(name)), flat=flat, kept_drafts=kept_drafts)
     return _with_rows(tokens, of.added), of
 
 
@@ -127,4 +132,5 @@ def step_lines(steps: Sequence[Step]) -> Iterator[str]:
         fields |= {} if step.scored is None else {"scored": step.scored}
         fields |= {"drafted": step.drafted} if step.drafted else {}
         fields |= {"copies": step.copies} if step.copies else {}
+        fields |= {"stale": True} if step.stale else {}
         yield json.dumps(fields)

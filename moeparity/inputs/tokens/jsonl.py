@@ -10,6 +10,8 @@
 | `routed_experts` | per token null, or a list of MoE layers, each a list of top_k expert ids |
 | `id` | a name, of a log |
 | `versions` | per token the version of the weights that sampled it, -1 unknown: one for all that is scored |
+| `request` | what the request asked of its sampler by token ids (`moeparity.inputs.tokens.requests`) |
+| `grammar` | per token null, or the ids that a grammar allowed as that token |
 | `pads` | pads that an engine computed before and behind the sequence, and their id; all rows are then of one width |
 
 A line of a reward model's file is a pair in place of a sequence: `chosen` and `rejected`, and optionally `prompt`,
@@ -35,14 +37,16 @@ from torch import Tensor
 from moeparity import paths
 from moeparity.errors import TokensError, Where, counted, listed, shown
 from moeparity.inputs.tokens.pads import Pads, one_width, pads
+from moeparity.inputs.tokens.requests import as_fields, read_request
 from moeparity.inputs.tokens.tokenizer import Tokenizer
 from moeparity.inputs.tokens.tokenset import TokenSet, check_logprobs, check_routes, nested_routes
+from moeparity.ops.kernels.text import Request
 from moeparity.plan.spec.json_lines import json_object
 
-BY_TOKEN = ("mask", "labels", "logprobs", "trainer_logprobs", "routed_experts", "versions")
+BY_TOKEN = ("mask", "labels", "logprobs", "trainer_logprobs", "routed_experts", "versions", "grammar")
 SIDES = ("chosen", "rejected")
 PAIR = ("prompt", *SIDES)
-KEYS = ("text", "input_ids", *BY_TOKEN, "pads", "id", *PAIR)
+KEYS = ("text", "input_ids", *BY_TOKEN, "request", "pads", "id", *PAIR)
 Padding = Literal["right", "left"]
 _HINTS = {
     "labels": ", or one word for all",
@@ -63,6 +67,7 @@ class _Line:
     routes: Tensor | None
     pads: Pads | None
     versions: frozenset[int]
+    request: Request | None
 
 
 def read(path: Path, tokenizer: Tokenizer | None, padding: Padding, pad_id: int, versions: int = 1) -> TokenSet:
@@ -96,6 +101,8 @@ def lines(tokens: TokenSet) -> Iterator[str]:
             routes = tokens.routed_experts[row][real]
             absent = routes.eq(-1).flatten(1).all(1).tolist()
             fields["routed_experts"] = [None if no else ids for no, ids in zip(absent, routes.tolist(), strict=True)]
+        if tokens.requests:
+            fields |= as_fields(tokens.requests[row], int(real.sum()))
         if has_pads:
             fields["pads"] = _pads_of(tokens.input_ids[row], real).as_json()
         yield json.dumps(fields)
@@ -175,6 +182,7 @@ def _line(where: Where, fields: dict[str, Any], tokenizer: Tokenizer | None) -> 
         routes=_routes(where, fields.get("routed_experts")),
         pads=_pads(where, fields.get("pads")),
         versions=_versions(where, fields.get("versions", ()), fields.get("mask")),
+        request=read_request(where, fields.get("request"), fields.get("grammar")),
     )
 
 
@@ -290,7 +298,15 @@ def _block(lines: list[_Line], padding: Padding, pad_id: int) -> TokenSet:
         logprobs=block([line.logprobs for line in lines], torch.nan),
         trainer_logprobs=block([line.trainer_logprobs for line in lines], torch.nan),
         routed_experts=block([line.routes for line in lines], -1),
+        requests=_requests(lines),
     )
+
+
+def _requests(lines: list[_Line]) -> tuple[Request, ...]:
+    """The request of each line; empty if none has one. A line without one asks for nothing."""
+    if all(line.request is None for line in lines):
+        return ()
+    return tuple(line.request or Request() for line in lines)
 
 
 def _place(line: _Line, width: int, padding: Padding) -> slice:

@@ -82,6 +82,11 @@ def recipe_tokens(recipe: recipe_schema.RecipeFile, path: Path, checkpoint: Path
             f"{Where(path, spec.line_of('sample'))}: tokens.sample continues prompts, and {Where(file)} holds what an "
             "engine recorded of its own tokens. Use `sampled_from:` with it."
         )
+    if spec.sample is not None and any(request.grammar for request in tokens.requests):
+        raise TokensError(
+            f"{Where(path, spec.line_of('sample'))}: tokens.sample continues prompts, and {Where(file)} says what a "
+            "grammar allowed as tokens that are there; of new tokens it says nothing. Leave `grammar` out."
+        )
     if spec.sample is None:
         return tokens
     _refuse_many(spec.sample.new_tokens, len(tokens.input_ids), Where(path, spec.sample.line_of("new_tokens")))

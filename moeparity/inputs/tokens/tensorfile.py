@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -12,12 +13,17 @@ from torch import Tensor
 from moeparity import paths
 from moeparity.errors import TokensError, Where, did_you_mean, listed
 from moeparity.inputs.tokens import images
+from moeparity.inputs.tokens.requests import as_fields, read_request
 from moeparity.inputs.tokens.tokenset import TokenSet, check_logprobs, check_routes
+from moeparity.ops.kernels.text import Request
 from moeparity.plan.config import Config
 
 KEYS = ("input_ids", "loss_mask", "attention_mask", "labels", "logprobs", "trainer_logprobs", "routed_experts")
 LABEL_NAMES = "label_names"
 """Key of the file's metadata: a JSON list of words, the names of the classes in `labels`."""
+
+REQUESTS = "requests"
+"""Key of the file's metadata: a JSON list of objects, the `request` and the `grammar` of each sequence's line."""
 
 
 def read(path: Path, checkpoint: Path | None = None) -> TokenSet:
@@ -58,6 +64,7 @@ def read(path: Path, checkpoint: Path | None = None) -> TokenSet:
         trainer_logprobs=_logprobs(where, "trainer_logprobs", tensors, ids),
         routed_experts=_routes(where, tensors.get("routed_experts"), ids),
         images=pictures,
+        requests=_requests(where, metadata.get(REQUESTS), real),
     )
 
 
@@ -66,6 +73,10 @@ def file_contents(tokens: TokenSet) -> tuple[dict[str, Tensor], dict[str, str]]:
     tensors = {key: getattr(tokens, key) for key in KEYS}
     tensors |= {} if tokens.images is None else tokens.images.tensors()
     metadata = {LABEL_NAMES: json.dumps(tokens.label_names)} if tokens.labels is not None else {}
+    if tokens.requests:
+        lengths = tokens.attention_mask.sum(1).tolist()
+        of_rows = [as_fields(request, length) for request, length in zip(tokens.requests, lengths, strict=True)]
+        metadata[REQUESTS] = json.dumps(of_rows)
     return {key: tensor.contiguous() for key, tensor in tensors.items() if tensor is not None}, metadata
 
 
@@ -155,6 +166,30 @@ def _logprobs(where: Where, key: str, tensors: dict[str, Tensor], ids: Tensor) -
     values = logprobs.double()
     check_logprobs(where, key, values)
     return values
+
+
+def _requests(where: Where, text: str | None, real: Tensor) -> tuple[Request, ...]:
+    """What the metadata say that each sequence's request asked for."""
+    if text is None:
+        return ()
+    rows = None
+    with suppress(ValueError, RecursionError):
+        rows = json.loads(text)
+    keys = {"request", "grammar"}
+    if (
+        not isinstance(rows, list)
+        or len(rows) != len(real)
+        or not all(isinstance(row, dict) and row.keys() <= keys for row in rows)
+    ):
+        raise TokensError(
+            f"{where}: metadata {REQUESTS!r} is {text[:40]!r}; expected a JSON list of {len(real)} objects with "
+            f"{listed(sorted(keys))}, one for each sequence."
+        )
+    for row, length in zip(rows, real.sum(1).tolist(), strict=True):
+        grammar = row.get("grammar")
+        if grammar is not None and (not isinstance(grammar, list) or len(grammar) != length):
+            raise TokensError(f"{where}: a grammar of metadata {REQUESTS!r} has not {length} entries, one per token.")
+    return tuple(read_request(where, row.get("request"), row.get("grammar")) or Request() for row in rows)
 
 
 def _routes(where: Where, routes: Tensor | None, ids: Tensor) -> Tensor | None:

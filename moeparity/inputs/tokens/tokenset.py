@@ -12,6 +12,7 @@ from torch import Tensor
 
 from moeparity.errors import TokensError, Where
 from moeparity.inputs.tokens.images import Images
+from moeparity.ops.kernels.text import Request
 from moeparity.plan.graph import Graph
 
 _FEWEST = 2  # tokens that may be the same by chance
@@ -33,6 +34,7 @@ class TokenSet:
     routed_experts: int64 [B, T, MoE layers, top_k], the experts to which the engine sent token i, -1 if not recorded.
     pairs: the file says that sequences 2i and 2i + 1 are a pair, chosen and rejected.
     images: what a vision tower gave for the images among the tokens; None if there are none.
+    requests: what the request of each sequence asked of its sampler by token ids; empty if the file does not say it.
     """
 
     input_ids: Tensor
@@ -45,6 +47,7 @@ class TokenSet:
     routed_experts: Tensor | None = None
     pairs: bool = False
     images: Images | None = None
+    requests: tuple[Request, ...] = ()
 
     @property
     def told_apart(self) -> Tensor:

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+import torch
+
 from moeparity.errors import counted
+from moeparity.logs.diagnosis.drafts import NAME as DRAFTED
+from moeparity.logs.diagnosis.drafts import Drafts
 from moeparity.logs.diagnosis.finding import Diagnosis, Finding
 from moeparity.logs.diagnosis.path import inference_path
 from moeparity.logs.diagnosis.replays import NAMES, Replays
@@ -24,6 +28,7 @@ CAUSES = (
     "not logs",
     *LATER,
     *DISTRIBUTION,
+    DRAFTED,
     "size",
     "confident tokens",
     "growth with position",
@@ -33,6 +38,14 @@ CAUSES = (
     "weight lag",
 )
 """Every cause that a diagnosis may name."""
+
+_OF_CONTEXTS = (
+    "temperature",
+    "raw log-probs (temperature)",
+    "truncation",
+    "raw log-probs (truncation)",
+)
+"""Causes that move a token by the context it stands in, and not by its P alone."""
 
 FIX_FIRST = (
     "Set what is named above, record one batch again with unchanged weights (learning rate 0), and run moeparity "
@@ -68,15 +81,18 @@ class Observer:
     _sampling: Counter[Sampling] = field(default_factory=Counter)
     _retokenisations: Retokenisations = field(default_factory=Retokenisations)
     _replays: Replays = field(default_factory=Replays)
+    _drafts: Drafts = field(default_factory=Drafts)
 
     def add(self, chunk: Chunk) -> None:
         """Take in the scored tokens of whole sequences."""
         self._lags.add(chunk)
         lag = chunk.labels.get("version_lag")
         if lag is None:
+            self._drafts.add(chunk, torch.ones_like(chunk.rollout, dtype=torch.bool))
             self._unsaid.add(chunk)
             return
         unsaid, fresh = lag == UNKNOWN, lag == 0
+        self._drafts.add(chunk, fresh | unsaid)
         for state, mask in ((self._fresh, fresh), (self._unsaid, unsaid), (self._stale, ~(fresh | unsaid))):
             if bool(mask.any()):
                 state.add(chunk if bool(mask.all()) else select(chunk, mask))
@@ -104,7 +120,10 @@ class Observer:
             nothing = Finding(tier="semantics", name="E[rho]", verdict="not tested", reason=reason)
             return Diagnosis(sequences=0, tokens=0, stale=0, unsaid=0, declared=(), findings=(nothing,), next=(reason,))
         differing_ids = self._retokenisations.finding()
-        meaning = (*(() if differing_ids is None else (differing_ids,)), *semantics(basis))
+        of_columns = semantics(basis)
+        unsettled = any(finding.verdict == "named" and finding.name in _OF_CONTEXTS for finding in of_columns)
+        of_drafts = self._drafts.findings(unsettled=unsettled)
+        meaning = (*(() if differing_ids is None else (differing_ids,)), *of_columns, *of_drafts)
         wrong = any(finding.verdict == "named" for finding in meaning)
         findings = (
             staleness(self._lags, basis, *states),

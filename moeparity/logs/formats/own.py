@@ -39,7 +39,7 @@ ROUTES = ("routed_experts", "trainer_routed_experts")
 SIDES = ("", "trainer_")
 """Before the names of what each side may have beside log-probabilities and routes."""
 LISTS = tuple(f"{side}{key}" for side in SIDES for key in (further.TOP_LOGPROBS, further.HIDDEN))
-WHOLE = ("id", "prompt_tokens", "step", "trainer_version", "labels", "sampling_params", "pads")
+WHOLE = ("id", "prompt_tokens", "step", "trainer_version", "labels", "sampling_params", "request", "grammar", "pads")
 KEYS = (*WHOLE, "input_ids", "mask", "versions", *PER_TOKEN, *ROUTES, *LISTS)
 
 
@@ -122,11 +122,22 @@ def sequence(
         versions=versions,
         trainer_version=fields.optional_whole("trainer_version"),
         sampling=served.sampling(fields),
+        request=served.request_fields(fields),
+        grammar=_grammar(fields, len(ids)),
         group=group,
         classes=classes,
         pads=_pads(fields),
         extra={**columns, **deep},
     )
+
+
+def _grammar(fields: Fields, size: int) -> tuple[Any, ...] | None:
+    if not fields.has("grammar"):
+        return None
+    entries = fields.entries("grammar")
+    if len(entries) != size:
+        raise LogError(f"{fields.where}: grammar has {len(entries)} entries; expected one for each of {size} tokens.")
+    return tuple(entries)
 
 
 def _pads(fields: Fields) -> Pads | None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from moeparity.errors import LogError, TokensError, shown, whole_number
+from moeparity.inputs.tokens.requests import KEYS
 from moeparity.inputs.tokens.routelog import decode
 from moeparity.inputs.tokens.tokenset import check_routes, routed_layers
 from moeparity.logs.formats.fields import Fields
@@ -27,7 +28,7 @@ _SHAPED = ("nrlre1:", base64.b64encode(b"\x93NUMPY").decode())
 
 def sampling(fields: Fields) -> Sampling:
     """The request's parameters, if the line has them under `sampling_params` or `request`."""
-    parameters = next((fields.mapping(key) for key in PARAMETERS if fields.has(key)), None)
+    parameters = _parameters(fields)
     if parameters is None:
         return Sampling()
     mode = parameters.values.get("logprobs_mode")
@@ -44,6 +45,18 @@ def sampling(fields: Fields) -> Sampling:
         top_k=None if top_k is None or top_k < 1 else top_k,
         logprobs_mode=None if mode is None else modes[mode],  # type: ignore[arg-type]
     )
+
+
+def request_fields(fields: Fields) -> dict[str, Any]:
+    """What the request asked for by token ids, as the line has it: keys of a token file's `request` that hold
+    something. Tokens that are made of it check it.
+    """
+    parameters = _parameters(fields)
+    return {} if parameters is None else {key: value for key in KEYS if (value := parameters.values.get(key))}
+
+
+def _parameters(fields: Fields) -> Fields | None:
+    return next((fields.mapping(key) for key in PARAMETERS if fields.has(key)), None)
 
 
 def _fraction(parameters: Fields, key: str) -> float | None:
@@ -134,6 +147,7 @@ def sampled_sequence(
         prompt=len(before),
         versions=versions(routed or fields, len(before), len(whole)),
         sampling=parameters,
+        request=request_fields(fields),
         extra={**(routes(routed or fields, len(whole)) if prompt is not None else {}), **further},
     )
 

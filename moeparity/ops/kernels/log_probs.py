@@ -18,8 +18,10 @@ from moeparity.numerics.summation import sum_axis, sum_tree
 from moeparity.ops.attribute import RefusedError
 from moeparity.ops.filters import truncates
 from moeparity.ops.kernels.filters import filtered
-from moeparity.ops.kernels.penalties import Text, penalized
+from moeparity.ops.kernels.penalties import penalized
 from moeparity.ops.kernels.pieces import current, gathered, parts
+from moeparity.ops.kernels.requests import biased, restricted
+from moeparity.ops.kernels.text import Text
 from moeparity.ops.log_probs import (
     DIVIDE,
     GATHERED,
@@ -32,6 +34,7 @@ from moeparity.ops.log_probs import (
 )
 from moeparity.ops.penalties import penalizes
 from moeparity.ops.placement import NONE, cut
+from moeparity.ops.requests import APPLIED, FIRST, LAST, LOGIT_BIAS, applied, masks
 
 Sum = Callable[[torch.Tensor], torch.Tensor]
 """A sum over the last axis, which is kept."""
@@ -60,23 +63,44 @@ def log_probs(
         return scores
     # After the rounding, since fp32's lowest finite number is -inf in 16 bits.
     clamped = scores.clamp(min=torch.finfo(output).min)
-    return clamped.masked_fill(x == -math.inf, -math.inf) if truncates(at) else clamped
+    return clamped.masked_fill(x == -math.inf, -math.inf) if truncates(at) or masks(at) else clamped
 
 
 def processed(x: torch.Tensor, at: Mapping[str, Any], text: Text | None = None) -> torch.Tensor:
-    """The logits x [B, T, V] as they are sampled from: penalized, divided by the temperature, -inf where left out.
+    """The logits x [B, T, V] as they are sampled from: capped, biased, restricted, penalized, divided by the
+    temperature, -inf where left out.
 
-    Each step has the dtype that the one before leaves; where no engine's form is imitated, all that is done is done in
-    fp64.
+    Each step has the dtype that the one before leaves; where no engine's form is imitated, all that is done behind the
+    cap is done in fp64.
     """
     temperature = at["temperature"]
     rounds = at["form"] != UNROUNDED
+    x = _capped(x, at["soft_cap"], at["capped"]) if at["soft_cap"] else x
     x = rounded(x, at["inputs"]) if rounds else x
-    if penalizes(at):
-        x = penalized(x if rounds else x.double(), text, at)
+    if applied(at) or penalizes(at):
+        x = _changed(x if rounds else x.double(), text, at)
     if temperature != 1:
         x = _tempered(x, temperature, at) if rounds else x.double() / temperature
     return filtered(x if rounds else x.double(), at) if truncates(at) else x
+
+
+def _capped(x: torch.Tensor, cap: float, dtype: torch.dtype) -> torch.Tensor:
+    """cap * tanh(x / cap), each step rounded to `dtype`: transformers 5.23.0 models with final_logit_softcapping and
+    vLLM 0.32.0 model_executor/layers/logits_processor.py in the head's dtype, SGLang 0.5.23 in fp32.
+    """
+    return (rounded(x, dtype) / cap).tanh() * cap
+
+
+def _changed(x: torch.Tensor, text: Text | None, at: Mapping[str, Any]) -> torch.Tensor:
+    """x with what requests ask for by ids, and with penalties."""
+    place = at.get("bias_place") if at[LOGIT_BIAS] == APPLIED else None
+    if place == FIRST:
+        x = biased(x, text, at)
+    if masks(at):
+        x = restricted(x, text, at)
+    if penalizes(at):
+        x = penalized(x, text, at)
+    return biased(x, text, at) if place == LAST else x
 
 
 def _tempered(x: torch.Tensor, temperature: float, at: Mapping[str, Any]) -> torch.Tensor:

@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from moeparity.ops.attribute import RefusedError
+from moeparity.ops.kernels.text import Text
 from moeparity.ops.penalties import FIRST, OUTPUT, RECIPROCAL
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Text:
-    """The tokens before each row of logits, its own included, along a last axis N, as far as there are some.
-
-    ids: int64 [B, T, N]. before: bool [B, T, N], which of them stand there; others are padding or come later. output:
-    likewise, those behind the prompt; None if it is not known which tokens are prompt.
-    """
-
-    ids: torch.Tensor
-    before: torch.Tensor
-    output: torch.Tensor | None
 
 
 def penalized(x: torch.Tensor, text: Text | None, at: Mapping[str, Any]) -> torch.Tensor:

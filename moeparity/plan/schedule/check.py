@@ -104,6 +104,8 @@ def _of_the_grid(step: Step, grid: TokenGrid) -> Iterator[str]:
                 f"last + 1] with first < last + 1 <= {grid.length}."
             )
     for copy in step.copies:
+        if step.stale and not _are_other_tokens(copy, grid):
+            continue
         if _is_another_prefix(copy, grid):
             yield (
                 f"sequence {copy.sequence}: tokens {copy.first} to {copy.last - 1} are copied of sequence "
@@ -129,6 +131,19 @@ def _is_another_prefix(copy: Copy, grid: TokenGrid) -> bool:
     if grid.ids is None:
         return False
     return grid.ids[copy.sequence][first : copy.last] != grid.ids[copy.source][start : copy.last + copy.shift]
+
+
+def _are_other_tokens(copy: Copy, grid: TokenGrid) -> bool:
+    """Whether tokens are copied that are others, whatever stands before them."""
+    if copy.source >= grid.sequences or copy.source == copy.sequence:
+        return True
+    first, last = copy.first + copy.shift, copy.last + copy.shift
+    start, end = grid.spans[copy.source]
+    if not start <= first < last <= end:
+        return True
+    return grid.ids is not None and (
+        grid.ids[copy.sequence][copy.first : copy.last] != grid.ids[copy.source][first:last]
+    )
 
 
 def _of_the_shape(step: Step, grid: TokenGrid) -> Iterator[str]:

@@ -6,13 +6,17 @@ theirs, and attention has k + 1 queries. So a step with a rejected draft is comp
 which has the known tokens as copies, and of which the sequence copies what was accepted. Later steps read the sequence
 alone: as in an engine that works, no key of a rejected draft stays in the cache.
 
+A mistake can be planted: the first rejected drafts of each step stay in the cache, as in an engine that takes back too
+few of its computed tokens. Later steps read their keys, and go on at the positions behind them. From the first such
+step on every step of the sequence is computed in an added one that has them.
+
 A draft was accepted if it is the sequence's next token: what is sampled in place of a rejected draft is another token.
 That holds for greedy decoding and for rejection sampling alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from moeparity.errors import SpecError, Where, counted
@@ -37,40 +41,53 @@ class Verified:
 
 
 def verified(
-    sequences: Sequence[Sequence[int]], prompts: Sequence[int], drafts: Sequence[Drafts], where: Where, *, flat: bool
+    sequences: Sequence[Sequence[int]],
+    prompts: Sequence[int],
+    drafts: Sequence[Drafts],
+    where: Where,
+    *,
+    flat: bool,
+    kept_drafts: int = 0,
 ) -> Verified:
     """The steps of sequences with these ids, all of which begin in column 0.
 
     prompts: how many tokens of each are its prompt. flat: whether the sequences' steps run together, as in a server,
     which prefills first; else one after the other, as in transformers, whose first step has the prompt and drafts.
+    kept_drafts: how many rejected drafts of a step stay in the cache; an engine that works keeps none.
     Raises SpecError, with the line of `where` that is a sequence's drafts, for a prompt or drafts that do not fit.
     """
     added: list[tuple[int, ...]] = []
     of_sequences: list[list[Step]] = []
     accepted = 0
     for number, (ids, prompt, of_steps) in enumerate(zip(sequences, prompts, drafts, strict=True)):
-        steps = []
-        for step, ids_of_added, count in _steps(number, ids, prompt, of_steps, Where(where.path, number + 1)):
+        steps, last_added = [], _ADDED
+        for step, ids_of_added, count in _steps(
+            number, ids, prompt, of_steps, Where(where.path, number + 1), kept_drafts
+        ):
             accepted += count
-            steps.append(step if ids_of_added is None else _placed(step, len(sequences) + len(added)))
-            added += [] if ids_of_added is None else [ids_of_added]
+            numbers = {_ADDED: len(sequences) + len(added), _ADDED_BEFORE: last_added}
+            steps.append(step if ids_of_added is None else _placed(step, numbers))
+            if ids_of_added is not None:
+                last_added = numbers[_ADDED]
+                added.append(ids_of_added)
         of_sequences.append(steps)
     every = _together(of_sequences, where) if flat else [step for steps in of_sequences for step in steps]
     drafted = sum(len(of_step) for of_steps in drafts for of_step in of_steps)
     return Verified(tuple(every), tuple(added), accepted, drafted)
 
 
-_ADDED = -1
-"""Stands for the number of an added sequence until it is known."""
+_ADDED, _ADDED_BEFORE = -1, -2
+"""Stand for an added sequence, and for the one that the same sequence added before, until their numbers are known."""
 
 
 def _steps(
-    sequence: int, ids: Sequence[int], prompt: int, drafts: Drafts, where: Where
+    sequence: int, ids: Sequence[int], prompt: int, drafts: Drafts, where: Where, kept_drafts: int
 ) -> Iterator[tuple[Step, tuple[int, ...] | None, int]]:
     """The steps of one sequence, each with the ids of the sequence that it adds, and how many drafts were accepted."""
     if not 0 < prompt <= len(ids):
         raise SpecError(f"{where}: the prompt of sequence {sequence} has {prompt} of {counted(len(ids), 'token')}.")
     computed, length = 0, prompt
+    cached: tuple[int, ...] = ()
     for number, drafted in enumerate(drafts):
         if length >= len(ids):
             raise SpecError(
@@ -79,20 +96,23 @@ def _steps(
             )
         count = _accepted(drafted, ids[length : length + len(drafted)])
         phase: Phase = "prefill" if not computed else "verify" if drafted else "decode"
-        end = length + len(drafted)
+        start, is_stale = len(cached), len(cached) != computed
+        rows = (*ids[computed:length], *drafted)
         step = Step(
-            spans=(Span(sequence, computed, end),),
+            spans=(Span(sequence, start, start + len(rows)),),
             phase=phase,
             scored=None if computed else (0,),
             drafted=0 if computed else len(drafted),
         )
         of_added = None
-        if count < len(drafted):
-            of_added = (*ids[:length], *drafted)
-            prefix = (Copy(_ADDED, 0, computed, sequence, 0),) if computed else ()
-            result = Copy(sequence, computed, length + count, _ADDED, 0)
-            step = replace(step, spans=(Span(_ADDED, computed, end),), copies=(*prefix, result))
+        if count < len(drafted) or is_stale:
+            of_added = (*cached, *rows)
+            copies = [Copy(_ADDED, 0, start, _ADDED_BEFORE if is_stale else sequence, 0)] if start else []
+            copies.append(Copy(sequence, computed, length + count, _ADDED, start - computed))
+            span = step.spans[0]._replace(sequence=_ADDED)
+            step = replace(step, spans=(span,), copies=tuple(copies), stale=is_stale)
         yield step, of_added, count
+        cached = (*cached, *rows[: length - computed + count + kept_drafts])
         computed, length = length + count, length + count + 1
     if computed < len(ids) - 1:
         raise SpecError(
@@ -108,11 +128,11 @@ def _accepted(drafted: Sequence[int], following: Sequence[int]) -> int:
     return next((place for place, (draft, token) in enumerate(pairs) if draft != token), len(following))
 
 
-def _placed(step: Step, number: int) -> Step:
-    """The step with the number of its added sequence."""
+def _placed(step: Step, numbers: Mapping[int, int]) -> Step:
+    """The step with the numbers of the sequences that were added for it and before it."""
 
     def number_of(sequence: int) -> int:
-        return number if sequence == _ADDED else sequence
+        return numbers.get(sequence, sequence)
 
     return replace(
         step,
@@ -141,6 +161,7 @@ def _together(of_sequences: Sequence[Sequence[Step]], where: Where) -> list[Step
                 phase=phase,
                 scored=tuple(range(len(spans))) if phase == "prefill" else None,
                 copies=tuple(copy for _, step in parts for copy in step.copies),
+                stale=any(step.stale for _, step in parts),
             )
         )
     return steps

@@ -11,6 +11,7 @@
 | `drafted` | how many tokens before the last one of each span in `scored` reach the head too |
 | `isolated` | false where a token of a pack sees those of other sequences |
 | `copies` | a list of [sequence, first, last + 1, source, shift]: tokens that were found in a cache |
+| `stale` | true where copied tokens may stand behind others than their own sequence has: rejected drafts in a cache |
 | `requests`, `preempted` | a server's names of the requests of `spans`, and of those that it stopped; for people |
 | `weights` | the version of the weights that the step ran on; the last one is the recipe's checkpoint |
 | `error` | why a server's plugin could not follow it from here on: the file is refused |
@@ -102,6 +103,7 @@ def _step(fields: dict[str, Any], started: set[int]) -> Step:
         verified=tuple(fields.get("verified", ())),
         drafted=fields.get("drafted", 0),
         copies=tuple(Copy(*copy) for copy in fields.get("copies", ())),
+        stale=fields.get("stale", False),
     )
 
 
@@ -171,6 +173,7 @@ _KEYS: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
     "drafted": (_is_number, "a whole number of tokens"),
     "isolated": (lambda value: isinstance(value, bool), "true or false"),
     "copies": (_are_copies, "a list of [sequence, first, last + 1, source, shift], whole numbers"),
+    "stale": (lambda value: isinstance(value, bool), "true or false"),
     "requests": (_are_texts, "a list of names"),
     "preempted": (_are_texts, "a list of names"),
     "weights": (_is_text, "a version, as text"),

@@ -82,7 +82,8 @@ class Step:
     drafted tokens in a step with parts of prompts. drafted: how many tokens before the last one of each span in
     `scored` reach it too: those that are verified beside a prompt.
     copies: tokens whose values are copied, not computed; available from this step on. Their sources are in this step or
-    an earlier one.
+    an earlier one. stale: whether tokens may be copied that stand behind others than their own sequence has: rejected
+    drafts whose keys an engine left in its cache.
     filler: whether these are tokens that the engine would not compute (padding, the last token of a sequence). They are
     computed after all others, so that every token of the grid has values.
     lag: how many updates older than the recipe's checkpoint the weights of this step are; 0 are the checkpoint's own.
@@ -97,6 +98,7 @@ class Step:
     verified: tuple[int, ...] = ()
     drafted: int = 0
     copies: tuple[Copy, ...] = ()
+    stale: bool = False
     filler: bool = False
     lag: int = 0
 
@@ -181,8 +183,10 @@ class Schedule:
 
     @property
     def mixes_sequences(self) -> bool:
-        """Whether tokens of a pack see those of other sequences."""
-        return any(step.shape == "packed" and not step.isolated and len(step.spans) > 1 for step in self.steps)
+        """Whether tokens see others than those before them: other sequences of a pack, or rejected drafts."""
+        return any(
+            step.stale or (step.shape == "packed" and not step.isolated and len(step.spans) > 1) for step in self.steps
+        )
 
     def on(self, sequences: int, length: int) -> Schedule:
         """The schedule restricted to the first `sequences` sequences of the grid."""

@@ -90,7 +90,8 @@ def written(folder: Path, how: Drawn, seed: int) -> tuple[Path, Path]:
     log, schedule = folder / "log.jsonl", folder / "steps.jsonl"
     records, steps = [], []
     for number in range(how.sequences):
-        sampler, tokens, sides = Sampler(how, seed * 1000 + number), [0] * PROMPT, [[None, None]] * PROMPT
+        sampler, tokens = Sampler(how, seed * 1000 + number), [0] * PROMPT
+        sides: list[list[float | None]] = [[None, None]] * PROMPT
         steps.append({"spans": [[number, 0, PROMPT]], "phase": "prefill"})
         first = True
         while len(tokens) < how.length:

@@ -27,15 +27,9 @@ def with_drafts(tokens: TokenSet, name: str, *, flat: bool, kept_drafts: int = 0
     """The tokens with the sequences that verify steps add, which nothing scores, behind them; and the steps.
 
     name: a file whose line N has the drafts of sequence N, a list of ids for each of its steps; or `K:RATE`, by which K
-<<<<<<< HEAD
     tokens are drafted in each step, and each is right with that probability, always in the same way. flat,
     kept_drafts: as for `verified`. Raises SpecError with the line, TokensError for tokens that are not padded on the
     right, or hold images.
-=======
-    tokens are drafted in each step, and each is right with that probability, always in the same way. flat and
-    kept_drafts: as for `verified`. Raises SpecError with the line, TokensError for tokens that are not padded on the
-    right, that hold images, or whose requests ask for something.
->>>>>>> wt-samplers
     """
     if not bool(tokens.attention_mask[:, 0].all()):
         raise TokensError("tokens: drafts are verified in sequences that begin in the first column. Pad on the right.")

@@ -129,7 +129,9 @@ def _engines(graph: graph_schema.GraphFile) -> list[str]:
     engines = set()
     for path in shipped("profiles").values():
         profile = reader.read_profile(path)
-        model_types = {name for rule in profile.rules for name in rule.model_type or ()}
+        # What a cache stores tells nothing of how the model is computed.
+        computing = (rule for rule in profile.rules if rule.op != "kv_cache")
+        model_types = {name for rule in computing for name in rule.model_type or ()}
         if profile.engine is not None and model_types & set(graph.model_type):
             engines.add(profile.engine.name)
     return sorted(engines)

@@ -52,7 +52,7 @@ def cases() -> list[Case]:
             dtype = processors.operands()[number % 3]
             x = processors.logits(vocabulary, dtype, number)
             drawn.append({
-                "soft_cap": 0,
+                "soft_cap": 0.0,
                 "logits": x,
                 "prompts": prompts,
                 "outputs": outputs,
@@ -70,7 +70,7 @@ def asked_cases() -> Iterator[Case]:
         vocabulary = processors.VOCABULARIES[number % 4 or int("grammar" in names)]
         prompts, outputs = processors.texts(vocabulary, number)
         yield {
-            "soft_cap": (0, 2.5, 30.0)[number // 4 % 3],
+            "soft_cap": (0.0, 2.5, 30.0)[number // 4 % 3],
             "logits": processors.logits(vocabulary, processors.operands()[number % 3], number),
             "prompts": prompts,
             "outputs": outputs,

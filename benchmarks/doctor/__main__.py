@@ -125,7 +125,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--evidence", action="store_true", help="tell what each kind of evidence adds")
     parser.add_argument("--served", action="store_true", help="examine logs of a live vLLM with a faulty checkpoint")
     parser.add_argument(
-        "--only", default="", help="of --served: programs whose name or model has this text; else one class of runs"
+        "--only",
+        default="",
+        help="of --served: runs whose program, model or fault has this text; else one class of runs",
     )
     parser.add_argument("--out", type=Path, help="write the page, as Markdown, to this file")
     options = parser.parse_args()

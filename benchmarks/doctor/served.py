@@ -72,13 +72,14 @@ def served(folder: Path, seed: int, only: str = "") -> Iterator[dict[str, Any]]:
     arrivals = [draw.randrange(LATEST) for _ in range(REQUESTS)]
     requests = Requests(lengths=lengths, arrivals=arrivals, new=NEW, captured=False)
     for program in PROGRAMS:
-        if program.name != "vLLM" or only not in program.label:
+        if program.name != "vLLM":
             continue
         fitting = sum(program.model in models for models, _ in CHANGES.values())
         # Of the first program every change, of the others as many as `benchmarks.explained.served` draws.
         every = replace(program, changes=fitting if program is PROGRAMS[0] else program.changes, clean=CLEAN, pairs=0)
-        of_program = list(cases(folder, seed, every, requests))
-        run(folder, every, of_program)
+        of_program = [case for case in cases(folder, seed, every, requests) if only in f"{program.label}/{case.name}"]
+        if of_program:
+            run(folder, every, of_program)
         yield from map(_examined, of_program)
 
 

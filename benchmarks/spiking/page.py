@@ -38,7 +38,8 @@ def _opening(size: Size, steps: int) -> Iterator[str]:
         "",
         "The same sums are added in other orders, and one model's tokens jump while another's do not. What decides it?",
         "",
-        f"{machine}. Written by `python -m scripts.pages spiking`.",
+        f"{machine}.",
+        "Written by `python -m scripts.pages spiking`.",
         "",
         _filled(
             f"Each shape has 4 layers of width 96 and is trained for {steps} steps on the same bytes of Python's "

@@ -141,6 +141,7 @@ LOG_PROBS: dict[str, Any] = {
     "block": 0,
     "tensor": 1,
     "parallel": "vocabulary",
+    "soft_cap": 0.0,
     "output": FP32,
 }
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from moeparity.numerics.dtypes import MODEL, UNROUNDED
+from moeparity.numerics.dtypes import MODEL, UNROUNDED, torch_dtype
+from moeparity.ops.attribute import Attribute
 from moeparity.ops.kernels import elementwise, linear
 from moeparity.ops.quantised import QUANTISED
 from moeparity.ops.registry import OPS
@@ -27,9 +28,18 @@ KERNELS: dict[str, Callable[..., torch.Tensor]] = {
 }  # fmt: skip
 UNTOLD = tuple(name for name in GEMM if name != "tensor")
 """What products of one term do not show."""
+
+
+def _as_run(choice: Attribute) -> Any:
+    """A choice's usual value, as a kernel is given it."""
+    if choice.kind != "rounding" or choice.default == UNROUNDED:
+        return choice.default
+    return BF16 if choice.default == MODEL else torch_dtype(str(choice.default))
+
+
 GRIDS = dict.fromkeys(("weights", "activations"), UNROUNDED)
 """Of ops whose operands may lie on a grid of 8 bits: they do not."""
-FURTHER = {choice.name: BF16 if choice.default == MODEL else choice.default for choice in QUANTISED}
+FURTHER = {choice.name: _as_run(choice) for choice in QUANTISED}
 """How they would, where a test sets a grid."""
 CASES: Mapping[str, Case] = {
     f"{tokens}x{hidden}": {

@@ -45,7 +45,9 @@ def run(op: str, *inputs: Tensor | None, w: dict[str, Tensor] | None = None, p: 
     attributes = [a for a in OPS[op].attributes if a.parameter is None or (p or {}).get(a.parameter)]
     there = [a for a in attributes if a.weight is None or a.weight in (w or {})]
     defaults = {a.name: BF16 if a.default == MODEL else a.default for a in there}
-    defaults |= {a.name: torch_dtype(a.default) for a in there if a.default in {"fp32", "fp64"}}
+    defaults |= {
+        a.name: torch_dtype(a.default) for a in there if a.kind == "rounding" and a.default in {"fp32", "fp64"}
+    }
     told_choices = {name: by.default for name, by in OPS[op].choices_elsewhere.items()}
     out: Tensor = OPS[op].load()(*inputs, w=w or {}, p=p or {}, at=told_choices | defaults | at)
     return out

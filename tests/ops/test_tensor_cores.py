@@ -90,25 +90,28 @@ def test_the_records_tell_grids_and_blocks(otherwise: dict[str, Any]) -> None:
 
 
 def test_latents_are_expanded_as_an_h200_has_it() -> None:
-    """A kv_b of DeepSeek's width, which no plan splits."""
+    """A kv_b of DeepSeek's width, which no plan splits; not what operands on a grid of 8 bits give."""
     tensors, facts = read("gemms")
     k, n = 512, 32768
     kv_b = integers(4096, k, 1000 + SHAPES.index((k, n)))[:64]
+    at: dict[str, Any] = {"kv_b": BF16, "kv_b_order": "tensor_core(h200)"}
+    numbers, changed = 0, dict.fromkeys(("weights", "activations"), 0)
     for rows in (1, 16, 200):
         assert facts[f"{rows} {k} {n}/plan_32MiB"]["split_k"] == 1
         latent = integers(rows, k, 5000 + rows)[:16]
-        at = {"kv_b": BF16, "kv_b_order": "tensor_core(h200)"}
         truth = tensors[f"{rows} {k} {n}/cublas"]
         ours = run("mla_expand", latent[None, None], None, w={"kv_b": kv_b}, p={"heads": 2}, **at)
         assert count_of_others(ours.flatten(2)[0], truth) == 0
-        for operand in ("weights", "activations"):
-            changed = run(
+        numbers += truth.numel()
+        for operand in changed:
+            on_grid = run(
                 "mla_expand", latent[None, None], None, w={"kv_b": kv_b}, p={"heads": 2}, **at, **{operand: FP8}
             )
-            assert count_of_others(changed.flatten(2)[0], truth) > 0.9 * truth.numel()
+            changed[operand] += count_of_others(on_grid.flatten(2)[0], truth)
         for gpu in ("h100", "h200"):
-            at = {**at, "kv_b_order": f"tensor_core({gpu})", "weights": UNROUNDED, "activations": UNROUNDED}
-            record("mla_expand", at, CALLS["cublas"], operands=BF16, how="recorded", recorded=H200)
+            of_gpu = {**at, "kv_b_order": f"tensor_core({gpu})", "weights": UNROUNDED, "activations": UNROUNDED}
+            record("mla_expand", of_gpu, CALLS["cublas"], operands=BF16, how="recorded", recorded=H200)
+    assert min(changed.values()) > 0.9 * numbers
 
 
 def test_gate_and_up_of_an_expert_have_the_bits_of_an_h200() -> None:

@@ -231,27 +231,32 @@ IN_16_BITS = {"order": "fold_lo(8) | fold_hi(32) | fold_hi(4) | sequential"}
 IN_FP32 = {"order": "fold_lo(4) | halves(256) | fold_hi(32) | fold_hi(4) | sequential"}
 RAW = {"temperature": 1}
 CUT_OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
-OFF = {"repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0, **CUT_OFF}
+NO_SUCH_REQUEST = {"bad_words": "ignored", "allowed_token_ids": "ignored"}
+ASKED_FOR = {"logit_bias": "ignored", "min_tokens": "ignored", **NO_SUCH_REQUEST}
+OFF = {"repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0, **CUT_OFF, **ASKED_FOR}
+OFF |= {"soft_cap": 0.0}
+# vLLM's raw log-probabilities have what a grammar leaves out.
+ALL_OFF = {"grammar": "ignored", **OFF}
 SERVED = {"inputs": "fp32", "output": "fp32"}
 SHIFTED = {"form": "shifted", "block": 0, **SERVED}
 LOG_PROBS: dict[str, dict[str, object]] = {
-    "hf-default": {"form": "unrounded", **RAW, **OFF},
-    "hf-v4": {"form": "unrounded", **RAW, **OFF},
+    "hf-default": {"form": "unrounded", **RAW, **ALL_OFF},
+    "hf-v4": {"form": "unrounded", **RAW, **ALL_OFF},
     "vllm": {**SHIFTED, **RAW, **OFF, **IN_16_BITS},
     "vllm-batch-invariant": {**SHIFTED, **RAW, **OFF, **IN_16_BITS},
     "vllm-fp32-head": {**SHIFTED, **RAW, **OFF, **IN_FP32},
-    "sglang": {"form": "log_of_softmax", **SERVED, **CUT_OFF},
-    "sglang-prompt-logprobs": {**SHIFTED, **RAW, **CUT_OFF, "block": 16384},
-    "sglang-deterministic": {**SHIFTED, **CUT_OFF, **IN_FP32},
-    "sglang-rl-on-policy": {**SHIFTED, **CUT_OFF, **IN_16_BITS, "inputs": "bf16", "output": "bf16"},
-    "megatron": {**SHIFTED, **RAW, **OFF, "order": "native"},
+    "sglang": {"form": "log_of_softmax", **SERVED, **CUT_OFF, **NO_SUCH_REQUEST},
+    "sglang-prompt-logprobs": {**SHIFTED, **RAW, **CUT_OFF, **NO_SUCH_REQUEST, "block": 16384},
+    "sglang-deterministic": {**SHIFTED, **CUT_OFF, **NO_SUCH_REQUEST, **IN_FP32},
+    "sglang-rl-on-policy": {**SHIFTED, **CUT_OFF, **NO_SUCH_REQUEST, **IN_16_BITS, "inputs": "bf16", "output": "bf16"},
+    "megatron": {**SHIFTED, **RAW, **ALL_OFF, "order": "native"},
     "nemo-rl-dtensor-stable": {**SHIFTED, "order": "native"},
     "torchtitan": {"form": "log_softmax", **RAW, **SERVED},
     "torchtitan-batch-invariant": {**SHIFTED, **RAW, **IN_FP32},
     "trtllm": {"form": "log_softmax", **RAW, **SERVED},
-    "verl-fsdp": {"form": "minus_logsumexp", **RAW, **OFF, "block": 16384, **SERVED},
+    "verl-fsdp": {"form": "minus_logsumexp", **RAW, **ALL_OFF, "block": 16384, **SERVED},
     # Which says nothing of them: as transformers has them.
-    "fireworks-unfused": {"form": "unrounded", **RAW, **OFF},
+    "fireworks-unfused": {"form": "unrounded", **RAW, **ALL_OFF},
 }
 
 

@@ -37,6 +37,13 @@ BACKGROUND |= {f"experts:{name}": {"dispatch_group": 8} for name in ("dispatch",
 REFERENCE_VALUE: dict[str, Value] = {f"{op}:activation_group=16": 8 for op in OPS}
 REFERENCE_VALUE["experts:dispatch_group=16"] = 8
 REFERENCE_VALUE |= {f"{op}:weight_scale_dtype=unrounded": "bf16" for op in OPS}
+# Divided, and over the factor that is rounded, a scale is the same in most cases.
+REFERENCE_VALUE |= {
+    f"{op}:{name}_scale_by={way}": "reciprocal"
+    for op in OPS
+    for name in ("weight", "activation")
+    for way in ("divided", "inverted")
+}
 for _quotient, _reference in (("reciprocal", "from_largest"), ("from_largest", "reciprocal")):
     for _op in OPS:
         _label = f"{_op}:weight_quotient={_quotient}"

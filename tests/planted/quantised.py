@@ -37,6 +37,8 @@ BACKGROUND |= {f"experts:{name}": {"dispatch_group": 8} for name in ("dispatch",
 REFERENCE_VALUE: dict[str, Value] = {f"{op}:activation_group=16": 8 for op in OPS}
 REFERENCE_VALUE["experts:dispatch_group=16"] = 8
 REFERENCE_VALUE |= {f"{op}:weight_scale_dtype=unrounded": "bf16" for op in OPS}
+# fp32 and fp64 give the same codes of all but a few weights.
+REFERENCE_VALUE |= {f"{op}:weight_arithmetic={dtype}": "bf16" for op in LATENT for dtype in ("fp32", "fp64")}
 # Divided, and over the factor that is rounded, a scale is the same in most cases.
 REFERENCE_VALUE |= {
     f"{op}:{name}_scale_by={way}": "reciprocal"

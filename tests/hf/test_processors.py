@@ -82,7 +82,7 @@ def changed_by(names: tuple[str, ...], request: Request, prompt: int, at_token: 
     """
     changes: list[tuple[str, Any]] = []
     if "logit_bias" in names and request.biases:
-        biases = [[list(ids), bias] for ids, bias in request.biases]
+        biases: list[list[list[int] | float]] = [[list(ids), bias] for ids, bias in request.biases]
         changes.append(("logit_bias", logits_process.SequenceBiasLogitsProcessor(biases)))
     if "bad_words" in names and request.bad_words:
         changes.append(

@@ -24,11 +24,13 @@ from moeparity.doctor.tokens import rewritten
 from moeparity.engine.view import NodeView
 from moeparity.errors import counted
 from moeparity.inputs.model import Model
-from moeparity.metrics.tokens import log_probs
+from moeparity.metrics.tokens import CHUNK, log_probs
 from moeparity.output.words import percent
 from moeparity.plan.bound import BoundGraph
 
 TOP_K, STATES = "top-k log-probabilities", "hidden states"
+_MOST = 2**17
+"""Of so many values what each hypothesis makes is kept: a megabyte."""
 _SHOWN = 3
 """So many of the hypotheses that are ruled out are named."""
 
@@ -51,8 +53,8 @@ class Column:
 
 
 def columns(further: Mapping[str, Tensor], loss_mask: Tensor, model: Model) -> Iterator[Column]:
-    """The columns of blocks of `logs.tokens.LoggedTokens`, at the tokens of bool [B, T]; those that are all unknown, or
-    not of this model's width, are left out.
+    """The columns of blocks of `logs.tokens.LoggedTokens`, at the tokens of bool [B, T], or at some of these where they
+    are too many; those that are all unknown, or not of this model's width, are left out.
     """
     # What is computed at a position is about the next token.
     scored = loss_mask.cpu()
@@ -61,16 +63,29 @@ def columns(further: Mapping[str, Tensor], loss_mask: Tensor, model: Model) -> I
     for party, side in zip(PARTIES, ("", "trainer_"), strict=True):
         logprobs, ids = further.get(f"{side}top_logprobs"), further.get(f"{side}top_ids")
         if logprobs is not None and ids is not None:
-            recorded_at = scored.unsqueeze(-1) & logprobs.isfinite() & (ids >= 0) & (ids < model.vocab_size)
-            sequence, token, place = recorded_at.nonzero(as_tuple=True)
-            at = (sequence, token - 1, ids[sequence, token, place])
-            yield from _column(TOP_K, party, model.graph.scores, logprobs[recorded_at], at)
+            sequence, token = _places(scored, logprobs.shape[-1])
+            listed_ids, values = ids[sequence, token], logprobs[sequence, token]
+            is_known = values.isfinite() & (listed_ids >= 0) & (listed_ids < model.vocab_size)
+            row, _ = is_known.nonzero(as_tuple=True)
+            at = (sequence[row], token[row] - 1, listed_ids[is_known])
+            yield from _column(TOP_K, party, model.graph.scores, values[is_known], at)
         states = further.get(f"{side}hidden_states")
         if states is not None and states.shape[-1] == model.graph.sizes["hidden"]:
-            recorded_at = predicts.unsqueeze(-1) & states.isfinite()
-            yield from _column(
-                STATES, party, _before_head(model), states[recorded_at], recorded_at.nonzero(as_tuple=True)
-            )
+            sequence, position = _places(predicts, states.shape[-1])
+            values = states[sequence, position]
+            row, channel = values.isfinite().nonzero(as_tuple=True)
+            at = (sequence[row], position[row], channel)
+            yield from _column(STATES, party, _before_head(model), values[row, channel], at)
+
+
+def _places(mask: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """The sequences and positions of bool [B, T], or evenly drawn ones, so that `width` values of each are not too
+    many.
+    """
+    places, most = mask.nonzero(), max(1, _MOST // width)
+    if len(places) > most:
+        places = places[torch.linspace(0, len(places) - 1, most, dtype=torch.float64).round().long()]
+    return places[:, 0], places[:, 1]
 
 
 def _column(name: str, party: Party, node: str, recorded: Tensor, at: tuple[Tensor, ...]) -> Iterator[Column]:
@@ -261,16 +276,21 @@ class _Gathering:
         if view.node.name != self.column.node:
             return
         first, last = view.wave
-        in_wave = (self.column.sequence >= first) & (self.column.sequence < last)
-        sequence, position, index = (
-            column[in_wave] for column in (self.column.sequence - first, self.column.position, self.column.index)
-        )
+        column = self.column
+        in_wave = (column.sequence >= first) & (column.sequence < last)
+        sequence, position, index = (x[in_wave] for x in (column.sequence - first, column.position, column.index))
+        places, of_place = torch.unique(torch.stack([sequence, position]), dim=1, return_inverse=True)
         for walker in filter(view.ran, self.walkers):
-            rows = view.tensor(walker)[sequence, position]
-            if self.column.name == TOP_K:
-                rows = log_probs(rows, reports(view, walker))
-            values = rows.gather(-1, index.to(rows.device).unsqueeze(-1)).squeeze(-1).double().cpu()
-            self.parts.setdefault(walker, {})[first] = values
+            value = view.tensor(walker)
+            of_wave = torch.empty(len(index), dtype=torch.float64)
+            size = max(1, CHUNK // value.shape[-1])
+            for start in range(0, places.shape[1], size):
+                # The values of one place share its row, which is as wide as the vocabulary.
+                rows = value[tuple(places[:, start : start + size])]
+                rows = log_probs(rows, reports(view, walker)) if column.name == TOP_K else rows
+                in_chunk = (of_place >= start) & (of_place < start + size)
+                of_wave[in_chunk] = rows.cpu()[of_place[in_chunk] - start, index[in_chunk]].double()
+            self.parts.setdefault(walker, {})[first] = of_wave
 
 
 def _computed(bench: Bench, column: Column, runs: Mapping[_Key, Run]) -> dict[_Key, Tensor]:

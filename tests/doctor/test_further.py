@@ -146,3 +146,17 @@ def test_values_of_another_model_are_no_column(fewer: Path, few: torch.Tensor) -
     (column,) = columns({"trainer_hidden_states": states}, mask, model)
     assert (column.party, column.node) == ("trainer", "norm")
     assert torch.equal(column.recorded, states[:, :-1].double().flatten())
+
+
+def test_of_too_many_values_some_tokens_are_drawn_evenly(
+    fewer: Path, few: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, mask = open_model(fewer, device="cpu", values=False), torch.ones_like(few, dtype=torch.bool)
+    mask[:, 0] = False
+    width = model.graph.sizes["hidden"]
+    monkeypatch.setattr("moeparity.doctor.further._MOST", 3 * width)
+    states = torch.randn(*few.shape, width)
+    (column,) = columns({"hidden_states": states}, mask, model)
+    at = torch.stack([column.sequence, column.position], 1).view(3, width, 2)[:, 0].tolist()
+    assert at == [[0, 0], [1, 7], [2, few.shape[1] - 2]]
+    assert torch.equal(column.recorded.view(3, width), torch.stack([states[row, place] for row, place in at]).double())

@@ -149,6 +149,11 @@ LINES: dict[str, Case] = {
         _set("top_logprobs", to=[None, [[5]], *[None] * 10]),
         "top_logprobs holds something else than lists of [token id, log-probability]",
     ),
+    "a grammar of another length": Case(
+        "moeparity/log.jsonl",
+        _set("grammar", to=[None]),
+        "grammar has 1 entries; expected one for each of 12 tokens",
+    ),
     # NeMo-RL
     "no batch of one": Case(NEMO, _set("token_ids", to=5), "token_ids is 5; expected a list of one"),
     "two in a batch": Case(NEMO, _of("input_lengths", to=lambda v: v * 2), "input_lengths is a list of 2; expected"),

@@ -311,11 +311,11 @@ def _clue(column: Column, of: _HeldTo) -> Clue:
     if bool(explains.any()):
         says += f"; {_called(of.best)} explains {percent(of.difference.share(explains).estimate)} of it"
     if of.ruled_out:
-        names = sorted(map(_called, of.ruled_out))
+        names = [_called(name) for name in sorted(of.ruled_out, key=lambda name: (name[1] is not None, str(name)))]
         further = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         says += f"; it rules out {', '.join(names[:_SHOWN])}{further}"
     return Clue(says=says)
 
 
 def _called(name: _Name) -> str:
-    return f"{name[0]} ({name[1]})" if name[1] else name[0]
+    return f"{name[0]} ({name[1]})" if name[1] else "that nothing is wrong"

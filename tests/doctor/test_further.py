@@ -92,6 +92,7 @@ def test_one_sequence_is_enough(fewer: Path, few: torch.Tensor, kind: str, tmp_p
     assert (further["answer"], further["exit"], further["rivals"]) == ("named", 1, [])
     assert (further["explanations"][0]["name"], further["explanations"][0]["party"]) == ("renormalisation", "sampler")
     assert "renormalisation (sampler) explains 99." in clue_on(further, KINDS[kind])
+    assert "it rules out that nothing is wrong, " in clue_on(further, KINDS[kind])
 
 
 @pytest.mark.parametrize("kinds", [["top-k"], ["states"], ["top-k", "states"]])
@@ -124,7 +125,7 @@ def test_hidden_states_tell_a_stale_head_from_a_stale_body(
     )
     assert of["explanations"][0]["name"] == "stale weights of lm_head"
     says = clue_on(of, "hidden states")
-    assert "as configured" not in says.partition("rules out")[2], "what the head reads is as it was to be"
+    assert "that nothing is wrong" not in says, "what the head reads is as it was to be"
 
 
 def test_values_of_another_model_are_no_column(fewer: Path, few: torch.Tensor) -> None:

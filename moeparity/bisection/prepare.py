@@ -206,8 +206,8 @@ def _schedules(
 def _as_the_program(
     recorded: RecordedSide, reference: variant_schema.Variant, grid: TokenGrid, where: Where
 ) -> ScheduleSettings | None:
-    """The program's own steps as a schedule; None if the reference gives its own, or if no schedule can express
-    them.
+    """The schedule that repeats the steps which the traced program ran; None if the recipe's reference states another
+    one, or if no schedule can express these steps.
     """
     is_said = (
         reference.schedule is not None or reference.micro_batch is not None or reference.placement.groups.count > 1

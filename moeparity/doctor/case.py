@@ -147,7 +147,9 @@ class Case:
 
     @property
     def exact_difference(self) -> Tensor:
-        """Sampler minus trainer in fp32, fp64 [N] in nats: what their settings make, without any rounding."""
+        """What the two sides differ by because of their settings: the sampler's log-probabilities minus the trainer's,
+        both simulated in fp32, fp64 [N] in nats.
+        """
         return self._scored("sampler", AS_CONFIGURED.name) - self._scored("trainer", AS_CONFIGURED.name)
 
     def of(self, rows: Tensor) -> Case:

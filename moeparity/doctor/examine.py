@@ -171,8 +171,10 @@ def _layers_of(of: Hypothesis, graph: Graph) -> set[int | None]:
 def _refined(
     screening: Screening, hypotheses: list[Hypothesis], of_name: Mapping[str, Family], beside: Sequence[Tried] = ()
 ) -> list[Tried]:
-    """Try the hypotheses, then smaller parts of those that explain most, then parts of these. of_name: the families
-    with an open number, by name. beside: hypotheses that were tried before, of which parts are tried too.
+    """Try hypotheses, such as a whole layer; then parts of the best ones, such as a node of it; then parts of these.
+
+    of_name: by name, the families of hypotheses that differ in a number. beside: hypotheses that ran before; parts of
+    the best of them are tried too.
     """
     tried: list[Tried] = []
     case = screening.case

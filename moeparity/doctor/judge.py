@@ -111,7 +111,9 @@ class Difference:
         return Interval(estimate=1.0, low=1.0, high=1.0, level=LEVEL, method="exact", tokens=x.numel())
 
     def acts(self, x: Tensor) -> bool:
-        """Whether the factor with which x comes nearest to d is surely above 0, on average or sequence by sequence."""
+        """Whether x surely points the same way as the recorded difference, on average or sequence by sequence, however
+        large it is.
+        """
         return self._goes_along(x) or self.slope(x).low > 0
 
     def _goes_along(self, x: Tensor) -> bool:

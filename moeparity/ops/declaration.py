@@ -271,5 +271,7 @@ def row_by_row(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
 
 
 def sees_rows_by_sigmoid(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
-    """`sees_rows` of an op that depends on other tokens only through torch's own sigmoid or silu."""
+    """Whether other tokens of a step can change a token's bits, for an op where only torch's sigmoid or silu lets them:
+    on CPU these give a number other bits by where it stands.
+    """
     return values.get(LOGISTIC.name) == NATIVE

@@ -73,7 +73,7 @@ def hidden(fields: Fields, key: str, rows: Any, size: int) -> dict[str, Tensor]:
     if not flat or len(flat) > size - 1:
         raise LogError(
             f"{fields.where}: {key} has {len(flat)} rows; expected 1 to {size - 1}, one for each token with "
-            "another behind it."
+            "another behind it. Leave the key out if it holds more."
         )
     return {HIDDEN: per_token(fields, key, [*[None] * (size - 1 - len(flat)), *flat, None])}
 
@@ -91,8 +91,12 @@ def per_token(fields: Fields, key: str, rows: list[Any]) -> Tensor:
 
 
 def of_positions(rows: Any) -> Iterator[Entries]:
-    """Entries of vLLM's positions, each a mapping from token id to {logprob, ...}, or null."""
-    for row in rows if isinstance(rows, list) else []:
+    """Entries of vLLM's positions, each a mapping from token id to {logprob, ...}, or null; none where each position
+    lists its own token alone, as most logs do.
+    """
+    if not isinstance(rows, list) or all(not isinstance(row, Mapping) or len(row) <= 1 for row in rows):
+        return
+    for row in rows:
         of_row = row.items() if isinstance(row, Mapping) else ()
         yield [
             (token, entry["logprob"]) for token, entry in of_row if isinstance(entry, Mapping) and "logprob" in entry

@@ -85,8 +85,10 @@ def processed(x: torch.Tensor, at: Mapping[str, Any], text: Text | None = None) 
 
 
 def _capped(x: torch.Tensor, cap: float, dtype: torch.dtype) -> torch.Tensor:
-    """cap * tanh(x / cap), each step rounded to `dtype`: transformers 5.23.0 models with final_logit_softcapping and
-    vLLM 0.32.0 model_executor/layers/logits_processor.py in the head's dtype, SGLang 0.5.23 in fp32.
+    """Logits x pressed smoothly between -cap and cap: cap * tanh(x / cap), each step rounded to `dtype`.
+
+    Imitates final_logit_softcapping of transformers 5.23.0, and vLLM 0.32.0 model_executor/layers/logits_processor.py,
+    both in the head's dtype; SGLang 0.5.23 has fp32.
     """
     return (rounded(x, dtype) / cap).tanh() * cap
 

@@ -74,7 +74,7 @@ def mean_case(program: str, rows: int, width: int) -> Case:
 def log_at(**at: Any) -> dict[str, Any]:
     """`shifted` log-softmax in fp32, the maximum first, at temperature 1."""
     plain = {"form": "shifted", "block": 0, "temperature": 1.0, "inputs": FP32, "scaled": FP32, "output": FP32}
-    return {**plain, "division": "divide", "order": TILES, "parallel": "gathered", **at}
+    return {**plain, "soft_cap": 0.0, "division": "divide", "order": TILES, "parallel": "gathered", **at}
 
 
 def logits_of(rows: int, vocabulary: int, dtype: torch.dtype = FP32) -> Tensor:

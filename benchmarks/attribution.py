@@ -31,8 +31,8 @@ from benchmarks import late, lockstep
 from benchmarks.turns import header
 from moeparity.bisection.mixtures import Mixtures
 from moeparity.bisection.options import Options
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.prepare import prepare
+from moeparity.bisection.study import Study
 from moeparity.engine.walker import Walker
 from moeparity.inputs.model import open_model
 from moeparity.plan.sides import micro_batches
@@ -120,7 +120,7 @@ def plot(curves: dict[int, list[Measured]], path: Path) -> None:
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
-def planned(folder: Path, layers: int, toggles: int) -> Plan:
+def planned(folder: Path, layers: int, toggles: int) -> Study:
     """A checkpoint of so many layers, and a recipe whose sides differ in so many choices, spread over the layers."""
     lockstep.LAYERS, lockstep.VOCAB, lockstep.SEQUENCES, lockstep.TOKENS = layers, VOCAB, SEQUENCES, TOKENS
     lockstep.write_checkpoint(folder)
@@ -141,22 +141,22 @@ def planned(folder: Path, layers: int, toggles: int) -> Plan:
     }
     (folder / "recipe.yaml").write_text(json.dumps(recipe), "utf-8")
     options = Options(memory_limit=float("inf"))
-    plan = prepare(
+    study = prepare(
         folder / "recipe.yaml",
         device="cpu",
         options=options,
         opener=lambda at, **_: open_model(at, device="cpu", residency="resident"),
     )
-    assert len(plan.toggles) == toggles, [toggle.name for toggle in plan.toggles]
-    return plan
+    assert len(study.toggles) == toggles, [toggle.name for toggle in study.toggles]
+    return study
 
 
-def measure(plan: Plan, repeats: int) -> Measured:
+def measure(study: Study, repeats: int) -> Measured:
     """The best of some repeats of the batch and of one forward, after one round that fills caches."""
-    mixtures = list(asks(plan))
+    mixtures = list(asks(study))
     batches, forwards = [], []
     for repeat in range(repeats + 1):
-        batch, forward = Mixtures(plan), Mixtures(plan)
+        batch, forward = Mixtures(study), Mixtures(study)
         forward([frozenset()])
         batch(mixtures)
         if repeat:
@@ -167,25 +167,25 @@ def measure(plan: Plan, repeats: int) -> Measured:
         mixtures=len(mixtures),
         passes=best.passes,
         evaluations=best.counts.evaluations.total(),
-        ideal=len(late.distinct(plan.model, walkers(plan, mixtures))),
-        forward=len(plan.model.graph.nodes),
+        ideal=len(late.distinct(study.model, walkers(study, mixtures))),
+        forward=len(study.model.graph.nodes),
         seconds=best.seconds,
         forward_seconds=min(oracle.seconds for oracle in forwards),
     )
 
 
-def asks(plan: Plan) -> Iterator[Mixture]:
+def asks(study: Study) -> Iterator[Mixture]:
     """Every toggle alone, and all but each."""
-    names = frozenset(toggle.name for toggle in plan.toggles)
+    names = frozenset(toggle.name for toggle in study.toggles)
     yield from (frozenset({name}) for name in sorted(names))
     yield from (names - {name} for name in sorted(names))
 
 
-def walkers(plan: Plan, mixtures: list[Mixture]) -> list[Walker]:
+def walkers(study: Study, mixtures: list[Mixture]) -> list[Walker]:
     """The reference and the mixtures, for the count of the ideal."""
-    sides = [plan.reference]
+    sides = [study.reference]
     sides += [
-        mixed(plan.reference, [toggle for toggle in plan.toggles if toggle.name in mixture], plan.candidate)
+        mixed(study.reference, [toggle for toggle in study.toggles if toggle.name in mixture], study.candidate)
         for mixture in mixtures
     ]
     return [Walker(name=str(i), plan=side.plan, schedule=micro_batches(side)) for i, side in enumerate(sides)]

@@ -25,8 +25,7 @@ from torch import Tensor
 
 from moeparity.inputs.machine import cpu_name
 from moeparity.metrics.interval import token_mean
-from moeparity.metrics.verdict import Gate, judge
-from moeparity.metrics.verdict import Verdict as Judgement
+from moeparity.metrics.verdict import Gate, Verdict, judge
 
 SEQUENCES = (25, 50, 100, 200)
 TOKENS = 200
@@ -112,7 +111,7 @@ def measure(shape: Shape, sequences: int, replications: int, *, seed: int = 0, r
     ]
     verdicts: dict[float, dict[str, float]] = {}
     for gate in GATES:
-        judged: list[Judgement] = [
+        judged: list[Verdict] = [
             judge(i, Gate(metric="k3", below=gate * shape.mean), bit_equal=False, nonfinite=0) for i in intervals
         ]
         statuses = [j.status for j in judged]

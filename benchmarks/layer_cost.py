@@ -39,7 +39,7 @@ from moeparity.errors import Where
 from moeparity.inputs.weights.store import WeightStore
 from moeparity.inputs.weights.synthetic import Synthetic
 from moeparity.plan.bind import bind
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.expand import expand
@@ -211,7 +211,7 @@ def _graph(folder: Path, model: str, fields: dict[str, Any]) -> tuple[Graph, Con
     return expand(Config(path)), Config(path)
 
 
-def _estimated(weights: WeightStore, plan: BoundGraph, sequences: int) -> Footprint:
+def _estimated(weights: WeightStore, plan: Plan, sequences: int) -> Footprint:
     walker = Walker(name="one", plan=plan, schedule=MicroBatches(sequences))
     return estimate([walker], weights, sequences, _ids(sequences).shape[1])
 

@@ -25,7 +25,7 @@ import torch
 from benchmarks.turns import header
 from moeparity import logs
 from moeparity.logs.measure import Measurement
-from moeparity.logs.request import Request
+from moeparity.logs.request import MetricsRequest
 
 WIDTH, PROMPT, POOL = 4096, 512, 32
 """Tokens of a padded sequence and of a prompt, and different sequences, which are repeated until the file is full."""
@@ -79,7 +79,7 @@ def read(path: Path) -> None:
 
 def measure(path: Path) -> None:
     """Every common metric and the diagnosis, without the intervals, which cost the same for any size."""
-    measurement = Measurement(Request())
+    measurement = Measurement(MetricsRequest())
     for chunk in measurement.chunker.chunks(measurement.noted(logs.open([path]))):
         measurement.add(chunk)
 

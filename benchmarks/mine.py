@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 
 from benchmarks.turns import header
 from moeparity.bisection.mine.report import Mined
-from moeparity.bisection.mine.run import Request, mine
+from moeparity.bisection.mine.run import MineRequest, mine
 
 ROOT = Path(__file__).parents[1]
 RECIPES = ("quickstart", "autocast", "moe-aggregation", "fp32-background", "tensor-parallel")
@@ -91,7 +91,7 @@ def main() -> int:
         recipes = [(name, ROOT / "recipes" / f"{name}.yaml") for name in RECIPES]
         recipes += [(name, random(Path(folder) / name, config)) for name, config in RANDOM.items()]
         for name, recipe in recipes:
-            request = Request(file=prompts, top=options.prompts, tokenizer="bytes", check=True)
+            request = MineRequest(file=prompts, top=options.prompts, tokenizer="bytes", check=True)
             better &= row(name, mine(recipe, request, device="cpu"))
     return 0 if better else 1
 

@@ -21,14 +21,14 @@ from torch import Tensor
 
 from benchmarks.turns import header
 from moeparity.bisection.floor.measure import drawn
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.prepare import prepare
 from moeparity.bisection.record.compare import Compared
 from moeparity.bisection.record.last_digit import ARITHMETIC
 from moeparity.bisection.record.observe import chosen_logprobs
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import alone, toggle_trials, walker
 from moeparity.engine.view import NodeView
-from moeparity.engine.walker import Name
+from moeparity.engine.walker import WalkerName
 from moeparity.plan.sides import REFERENCE, Side
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "rounding.yaml"
@@ -37,10 +37,10 @@ RECIPE = Path(__file__).parents[1] / "recipes" / "rounding.yaml"
 class _LogProbs:
     """log P of the scored tokens, fp64 [N], by walker."""
 
-    def __init__(self, plan: Plan, names: Sequence[Name]) -> None:
-        self.names, self.output = names, plan.model.graph.scores
-        self.ids, _, self.mask = plan.tokens_on_device
-        self.parts: dict[Name, list[Tensor]] = {name: [] for name in names}
+    def __init__(self, study: Study, names: Sequence[WalkerName]) -> None:
+        self.names, self.output = names, study.model.graph.scores
+        self.ids, _, self.mask = study.tokens_on_device
+        self.parts: dict[WalkerName, list[Tensor]] = {name: [] for name in names}
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
@@ -50,27 +50,27 @@ class _LogProbs:
                 self.parts[name].append(chosen_logprobs(view.tensor(name), self.ids[rows], self.mask[rows]).cpu())
 
 
-def log_probs(plan: Plan, draws: int) -> tuple[Tensor, list[Tensor], dict[str, Tensor]]:
+def log_probs(study: Study, draws: int) -> tuple[Tensor, list[Tensor], dict[str, Tensor]]:
     """Of the reference, of its drawn orders, and of the reference with each of the candidate's choices alone."""
-    sides: dict[Name, Side] = {REFERENCE: plan.reference}
+    sides: dict[WalkerName, Side] = {REFERENCE: study.reference}
     for seed in range(draws):
-        settings = drawn(plan.reference.plan, seed)
+        settings = drawn(study.reference.plan, seed)
         assert settings is not None, "the reference has orders to draw"
-        sides[f"draw {seed}"] = replace(plan.reference, plan=settings)
+        sides[f"draw {seed}"] = replace(study.reference, plan=settings)
     wrong = {
         toggle.name: trial.side
-        for toggle in plan.toggles
-        if (trial := toggle_trials(plan, [toggle])[0].get(alone(toggle))) is not None
+        for toggle in study.toggles
+        if (trial := toggle_trials(study, [toggle])[0].get(alone(toggle))) is not None
     }
-    observer = _LogProbs(plan, [*sides, *wrong])
-    plan.passes().run([walker(plan, name, side) for name, side in {**sides, **wrong}.items()], [observer])
+    observer = _LogProbs(study, [*sides, *wrong])
+    study.passes().run([walker(study, name, side) for name, side in {**sides, **wrong}.items()], [observer])
     values = {name: torch.cat(parts) for name, parts in observer.parts.items()}
     return values[REFERENCE], [values[f"draw {seed}"] for seed in range(draws)], {name: values[name] for name in wrong}
 
 
-def not_reproduced(plan: Plan, recomputed: Tensor, record: Tensor, floor: Sequence[Tensor], sequences: int) -> bool:
+def not_reproduced(study: Study, recomputed: Tensor, record: Tensor, floor: Sequence[Tensor], sequences: int) -> bool:
     """Whether the reference is said not to reproduce a record, on the first scored tokens of so many sequences."""
-    sequence, position = plan.tokens.loss_mask.nonzero(as_tuple=True)
+    sequence, position = study.tokens.loss_mask.nonzero(as_tuple=True)
     keep = sequence < sequences
     floors = {str(i): (draw - recomputed).abs()[keep] for i, draw in enumerate(floor)}
     compared = Compared(
@@ -92,16 +92,16 @@ def main() -> int:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     print(header(1))
-    plan, chance = prepare(RECIPE, device="cpu"), random.Random(0)  # noqa: S311
-    recomputed, draws, wrong = log_probs(plan, arguments.draws)
-    total = len(plan.tokens.input_ids)
+    study, chance = prepare(RECIPE, device="cpu"), random.Random(0)  # noqa: S311
+    recomputed, draws, wrong = log_probs(study, arguments.draws)
+    total = len(study.tokens.input_ids)
     for sequences in (total, 4):
         triples = [chance.sample(draws, 3) for _ in range(arguments.trials)]
-        alarms = sum(not_reproduced(plan, recomputed, record, floor, sequences) for record, *floor in triples)
+        alarms = sum(not_reproduced(study, recomputed, record, floor, sequences) for record, *floor in triples)
         print(f"{sequences} sequences, another legal order: not reproduced {alarms / arguments.trials:.1%}")
     for name, record in wrong.items():
         pairs = [chance.sample(draws, 2) for _ in range(arguments.trials // 10)]
-        detected = sum(not_reproduced(plan, recomputed, record, floor, total) for floor in pairs)
+        detected = sum(not_reproduced(study, recomputed, record, floor, total) for floor in pairs)
         print(f"{total} sequences, the candidate's {name}: not reproduced {detected / len(pairs):.1%}")
     return 0
 

@@ -127,14 +127,14 @@ def prepared(folder: Path) -> list[Path]:
 
 def bisected(folder: Path, device: str = "cpu") -> dict[str, float]:
     """Bytes a bisection takes, and the bound on them."""
-    plan = prepare(folder / "recipe.yaml", device=device)
-    observed = observe(plan, plan.toggles)
+    study = prepare(folder / "recipe.yaml", device=device)
+    observed = observe(study, study.toggles)
     assert observed.cost.memory.peak is not None
     assert observed.cost.memory.held_before is not None
-    before, *layers, after = (_bytes(plan.model, segment.name) for segment in plan.model.graph.segments)
-    values = _values(plan.model, len(plan.toggles))
+    before, *layers, after = (_bytes(study.model, segment.name) for segment in study.model.graph.segments)
+    values = _values(study.model, len(study.toggles))
     return {
-        "variants": 3 + 2 * len(plan.toggles),
+        "variants": 3 + 2 * len(study.toggles),
         "taken": observed.cost.memory.peak - observed.cost.memory.held_before,
         "before": observed.cost.memory.held_before,
         "layers": 2 * max(layers),

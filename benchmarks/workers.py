@@ -75,8 +75,8 @@ def shards(recipe: Path) -> Result:
     options = Options()
 
     def run(crew: Crew | None) -> str:
-        plan = ready(recipe, device="cpu", options=options)
-        return digest(bisected(plan, workforce=workforce_of(plan, options, crew)).to_json())
+        study = ready(recipe, device="cpu", options=options)
+        return digest(bisected(study, workforce=workforce_of(study, options, crew)).to_json())
 
     return run
 

@@ -12,7 +12,7 @@ from moeparity.cli.options import Device, Html, Json
 from moeparity.errors import display_path
 
 if TYPE_CHECKING:
-    from moeparity.doctor.case import Request
+    from moeparity.doctor.case import DoctorRequest
 
 Evidence = Annotated[
     list[Path],
@@ -78,12 +78,12 @@ def doctor(
     """
     from moeparity.cli.outputs import outputs
     from moeparity.cli.signals import stopping
-    from moeparity.doctor.case import Request
+    from moeparity.doctor.case import DoctorRequest
     from moeparity.doctor.examine import examine
     from moeparity.doctor.show import document
     from moeparity.progress import Stop
 
-    request = Request(
+    request = DoctorRequest(
         evidence=tuple(evidence),
         checkpoint=checkpoint,
         adapter=adapter,
@@ -106,7 +106,7 @@ def doctor(
     raise typer.Exit(examination.exit_code)
 
 
-def _show_cost(request: Request, wanted: Mapping[str, Path | None]) -> NoReturn:
+def _show_cost(request: DoctorRequest, wanted: Mapping[str, Path | None]) -> NoReturn:
     """Print how long an examination would take on this machine, and exit."""
     from moeparity.cli.outputs import outputs, refuse_reports
     from moeparity.cli.render import show

@@ -70,10 +70,10 @@ def explain(
     from moeparity.cli.signals import stopping
     from moeparity.evidence.explain.explained_profile import profile_text
     from moeparity.evidence.explain.show import document
-    from moeparity.evidence.explain.trace import Request, explain_trace
+    from moeparity.evidence.explain.trace import ExplainRequest, explain_trace
     from moeparity.progress import Stop
 
-    request = Request(
+    request = ExplainRequest(
         trace=trace,
         checkpoint=checkpoint,
         profile=profile,

@@ -131,12 +131,12 @@ def _flips(recipe: Path, files: Outputs, settings: dict[str, Any]) -> int:
 
 def _mine(recipe: Path, files: Outputs, out: Path | None, settings: dict[str, Any], **request: Any) -> int:
     """Rank the prompts, write and print them; returns the exit code, which is 0."""
-    from moeparity.bisection.mine.run import Request
+    from moeparity.bisection.mine.run import MineRequest
     from moeparity.bisection.mine.run import mine as run_mine
     from moeparity.bisection.mine.show import document
 
     with files.progress() as progress:
-        result = run_mine(recipe, Request(**request), progress=progress, **settings)
+        result = run_mine(recipe, MineRequest(**request), progress=progress, **settings)
     files.text("--out", result.to_tokens)
     files.report(result, document(result, str(recipe), out))
     return 0

@@ -16,7 +16,7 @@ from moeparity.errors import MoeparityError
 from moeparity.paths import is_folder
 
 if TYPE_CHECKING:
-    from moeparity.plan.bound import BoundGraph
+    from moeparity.plan.bound import Plan
     from moeparity.plan.graph import Node
 
 _TARGET = typer.Argument(
@@ -85,13 +85,13 @@ def probe(
     """
     from moeparity.cli.outputs import outputs
     from moeparity.output.words import printable
-    from moeparity.probe.run import Request, run
+    from moeparity.probe.run import ProbeRequest, run
 
     if (target is None) == (collective is None):
         raise MoeparityError(
             "kernel probe: expected MODULE:FUNCTION, a kernel file, or --collective. Give one of them."
         )
-    request = Request(target, n, kind, dtype, m, positions, threads, alignment, collective)
+    request = ProbeRequest(target, n, kind, dtype, m, positions, threads, alignment, collective)
     with outputs({"--out": out, "--html": html}) as files:
         report, fragment, unknown = run(request, Path.cwd())
         if fragment:
@@ -138,7 +138,7 @@ def certify(
     """
     from moeparity.cli.outputs import outputs
     from moeparity.probe.kernels.run import certify_file
-    from moeparity.probe.run import Request, read_claim, run_certify
+    from moeparity.probe.run import ProbeRequest, read_claim, run_certify
 
     bound = None if plan is None else _bound(plan, profile, against)
     with outputs({"--html": html}) as files:
@@ -146,7 +146,7 @@ def certify(
         if answer is None:
             choices = None if bound is None else {k: str(value) for k, value in bound[0].active(bound[1]).items()}
             width = "" if positions is None else str(positions)
-            request = Request(target, n, kind, dtype, m, width, threads, alignment)
+            request = ProbeRequest(target, n, kind, dtype, m, width, threads, alignment)
             report, holds = run_certify(request, Path.cwd(), read_claim(against, accumulate, choices))
         else:
             report, holds = answer
@@ -186,7 +186,7 @@ def plans(
     print(printable(f"{out}: plans of {len(shapes)} shapes, 1 to {rows} rows."))
 
 
-def _bound(plan: Path, profile: str, address: str) -> tuple[BoundGraph, Node]:
+def _bound(plan: Path, profile: str, address: str) -> tuple[Plan, Node]:
     """A bound plan and one of its nodes. Raises MoeparityError if it has no such node."""
     from moeparity.bisection.outline import outline_checkpoint, outline_recipe
     from moeparity.errors import did_you_mean

@@ -13,7 +13,7 @@ from moeparity.errors import MoeparityError, display_path
 if TYPE_CHECKING:
     from moeparity.cli.outputs import Outputs
     from moeparity.logs.log_files import Opening
-    from moeparity.logs.request import Request
+    from moeparity.logs.request import MetricsRequest
     from moeparity.metrics.verdict import Gate as Bound
 
 Join = Literal["id", "order"]
@@ -93,7 +93,7 @@ def metrics(
     """
     from moeparity.cli.outputs import outputs
     from moeparity.logs.log_files import Opening
-    from moeparity.logs.request import Request
+    from moeparity.logs.request import MetricsRequest
 
     with outputs({"--json": json, "--plot": plot, "--html": html}, unprinted=("--plot",)) as written:
         if repeats:
@@ -102,7 +102,7 @@ def metrics(
             )
             _print_repeats(files, format, plot, written)
             return
-        request = Request(
+        request = MetricsRequest(
             sets=tuple(sets or ()),
             by=tuple(by or ()),
             gate=_gate(gates or []),
@@ -133,7 +133,9 @@ def _gate(gates: list[str]) -> Bound | None:
     return read_gate(gates[0]) if gates else None
 
 
-def _print_log(files: list[Path], request: Request, opening: Opening, plot: Path | None, written: Outputs) -> int:
+def _print_log(
+    files: list[Path], request: MetricsRequest, opening: Opening, plot: Path | None, written: Outputs
+) -> int:
     """Write and print a log's report; returns its exit code."""
     from moeparity.logs.log_files import NotDrawnError, measure_files
     from moeparity.logs.show import document

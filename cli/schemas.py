@@ -11,7 +11,7 @@ from moeparity.output.json_schema import json_schema
 Schema = dict[str, Any]
 
 
-class Kind(StrEnum):
+class FileKind(StrEnum):
     """The kinds of files: first those that are read, then those that are written."""
 
     graph = "graph"

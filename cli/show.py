@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moeparity.cli.options import Json
-from moeparity.cli.schemas import Kind
+from moeparity.cli.schemas import FileKind
 from moeparity.errors import MoeparityError
 from moeparity.output.words import printable
 from moeparity.paths import is_folder
@@ -152,7 +152,7 @@ def launch(
 
 
 def schema(
-    kind: Annotated[Kind, typer.Argument(help="Which of the files; from `report` on those that are written.")],
+    kind: Annotated[FileKind, typer.Argument(help="Which of the files; from `report` on those that are written.")],
 ) -> None:
     """Print the JSON Schema of a kind of file, or of report.
 

@@ -252,9 +252,9 @@ def _sample(recipe: Path, out: Path, *, allow_code: bool, device: str) -> None:
 
     with outputs({"--out": out}, unprinted=("--out",)) as files:
         with files.progress() as progress:
-            plan = prepare(recipe, device=device, options=Options(allow_code=allow_code), progress=progress)
-            spec = required_sample(plan)
-            tokens = generate(plan, progress=progress).tokens
+            study = prepare(recipe, device=device, options=Options(allow_code=allow_code), progress=progress)
+            spec = required_sample(study)
+            tokens = generate(study, progress=progress).tokens
         files.file("--out", lambda path: write_tensors(path, *file_contents(tokens)))
     ignore_signals()
     rows, length = tokens.input_ids.shape

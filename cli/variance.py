@@ -28,12 +28,12 @@ def variance(
     Says which op first gives other bits, at which tokens and shapes, and how far exp(current - previous) is from 1.
     Exit code 0 nothing varies, 1 something does, 3 nothing does and that says nothing here.
     """
-    from moeparity.bisection.variance.run import Request
+    from moeparity.bisection.variance.run import VarianceRequest
     from moeparity.bisection.variance.run import variance as run
     from moeparity.bisection.variance.show import document
     from moeparity.cli.outputs import outputs
 
-    request = Request.of(batches, side)
+    request = VarianceRequest.of(batches, side)
     with outputs({"--json": json, "--html": html}) as files:
         with files.progress() as progress:
             report = run(

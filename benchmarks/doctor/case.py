@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.doctor.drawn import CLEAN, PROMPT, ROUTES, UNLISTED, Plan, Programs, plan, slot
-from moeparity.doctor.case import Request
+from moeparity.doctor.case import DoctorRequest
 from moeparity.doctor.examine import examine
 from moeparity.doctor.report import Examination
 from tests.doctor.faulty import routes_of
@@ -48,9 +48,9 @@ class Drawn:
     sides: tuple[Tensor, Tensor]
     prompt: int
 
-    def request(self) -> Request:
+    def request(self) -> DoctorRequest:
         """To examine all of it."""
-        return Request(evidence=(self.log,), checkpoint=self.current, previous=self.previous, sampler="hf-eager")
+        return DoctorRequest(evidence=(self.log,), checkpoint=self.current, previous=self.previous, sampler="hf-eager")
 
 
 def examined(folder: Path, seed: int, number: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from benchmarks.doctor.models import ARCHITECTURES, Architecture
 from moeparity.doctor.bench import Key
-from moeparity.doctor.case import Case, Request, gather, opened
+from moeparity.doctor.case import Case, DoctorRequest, gather, opened
 from moeparity.doctor.engines import bound_alike, shipped
 from moeparity.doctor.noise import LEVEL, noise
 from moeparity.doctor.scores import Run, scores
@@ -100,7 +100,7 @@ def _differences(folder: Path, of: Architecture, draw: Random) -> Iterator[tuple
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
     evidence = (log(place / "log.jsonl", ids, values[0], values[1]),)
-    request = Request(evidence=evidence, checkpoint=current, sampler="hf-eager")
+    request = DoctorRequest(evidence=evidence, checkpoint=current, sampler="hf-eager")
     case = opened(request, gather(request))
     for a, b in combinations(values, 2):
         if bool((a != b).any()):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.doctor.case import Drawn, add_routes, drawn, outcome, verdict
 from benchmarks.doctor.drawn import CLASSES, CLEAN, UNLISTED, slot
-from moeparity.doctor.case import Request
+from moeparity.doctor.case import DoctorRequest
 from moeparity.doctor.examine import examine
 from tests.doctor.faulty import routes_of
 from tests.doctor.programs import log
@@ -27,22 +27,22 @@ def evidence(folder: Path, seed: int) -> Iterator[str]:
         yield f"| {' and '.join(case.facts['truth'])} | {case.facts['party']} | {' | '.join(answers)} |"
 
 
-def _of_sampler(case: Drawn) -> Request:
+def _of_sampler(case: Drawn) -> DoctorRequest:
     """The sampler's record; the trainer is what its profile computes."""
     path = log(case.log.with_name("one.jsonl"), case.ids, case.sides[0], None, prompt=case.prompt)
     return replace(case.request(), evidence=(path,), previous=None)
 
 
-def _of_both(case: Drawn) -> Request:
+def _of_both(case: Drawn) -> DoctorRequest:
     path = log(case.log.with_name("both.jsonl"), case.ids, *case.sides, prompt=case.prompt)
     return replace(case.request(), evidence=(path,), previous=None)
 
 
-def _with_previous(case: Drawn) -> Request:
+def _with_previous(case: Drawn) -> DoctorRequest:
     return replace(_of_both(case), previous=case.previous)
 
 
-def _with_routes(case: Drawn) -> Request:
+def _with_routes(case: Drawn) -> DoctorRequest:
     request = _with_previous(case)
     add_routes(request.evidence[0], routes_of(case.current, case.ids))
     return request

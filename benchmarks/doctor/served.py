@@ -23,7 +23,7 @@ from benchmarks.explained.served.__main__ import run
 from benchmarks.explained.served.cases import TOP, Case, Requests, cases
 from benchmarks.explained.served.changes import CHANGES
 from benchmarks.explained.served.programs import PROGRAMS
-from moeparity.doctor.case import Request
+from moeparity.doctor.case import DoctorRequest
 from moeparity.doctor.examine import examine
 from moeparity.inputs.machine import cpu_name
 from tests.doctor.programs import scored
@@ -100,7 +100,9 @@ def _answer(case: Case) -> dict[str, Any]:
 def _outcome(case: Case, log: Path) -> dict[str, Any]:
     begin = time.process_time()
     previous = case.previous[0] if case.previous else None
-    report = examine(Request(evidence=(log,), checkpoint=case.right, previous=previous, sampler=case.program.profile))
+    report = examine(
+        DoctorRequest(evidence=(log,), checkpoint=case.right, previous=previous, sampler=case.program.profile)
+    )
     return {"seconds": time.process_time() - begin} | outcome(report)
 
 

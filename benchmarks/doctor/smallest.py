@@ -13,7 +13,7 @@ from pathlib import Path
 from torch import Tensor
 
 from benchmarks.doctor.faults import other_scale
-from moeparity.doctor.case import Case, Request, gather, opened
+from moeparity.doctor.case import Case, DoctorRequest, gather, opened
 from moeparity.doctor.noise import noise
 from tests.doctor.programs import QUICKSTART, drifted, log, scored, tokens
 
@@ -55,7 +55,7 @@ def smallest(folder: Path) -> Iterator[str]:
 
 def _case(folder: Path, ids: Tensor, right: Tensor) -> Case:
     path = log(folder / "right.jsonl", ids, scored(QUICKSTART, ids, 1), right)
-    request = Request(evidence=(path,), checkpoint=QUICKSTART, sampler="hf-eager")
+    request = DoctorRequest(evidence=(path,), checkpoint=QUICKSTART, sampler="hf-eager")
     return opened(request, gather(request))
 
 

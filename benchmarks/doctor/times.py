@@ -11,12 +11,12 @@ from pathlib import Path
 import torch
 
 from benchmarks.doctor.faults import other_activation
-from moeparity.doctor.case import Request, gather
+from moeparity.doctor.case import DoctorRequest, gather
 from moeparity.doctor.clues import of_files
 from moeparity.doctor.cost import expected
 from moeparity.doctor.examine import examine
 from moeparity.logs.log_files import measure_files
-from moeparity.logs.request import Request as LogRequest
+from moeparity.logs.request import MetricsRequest
 from tests.doctor.programs import QUICKSTART, drifted, log, scored, tokens
 
 
@@ -32,9 +32,9 @@ def _cheap(folder: Path) -> str:
     values = -1 - torch.rand(64, 511, generator=draw)
     path = log(folder / "long.jsonl", ids, values, values + 0.01 * torch.randn(64, 511, generator=draw), prompt=64)
     begin = time.perf_counter()
-    material = gather(Request(evidence=(path,), checkpoint=QUICKSTART))
+    material = gather(DoctorRequest(evidence=(path,), checkpoint=QUICKSTART))
     clues = list(of_files(material.evidence))
-    measure_files(material.evidence.logs, LogRequest())
+    measure_files(material.evidence.logs, MetricsRequest())
     return f"64 x 512 tokens, all that needs no weights: {time.perf_counter() - begin:.1f} s, {len(clues)} clues"
 
 
@@ -45,7 +45,7 @@ def _whole(folder: Path) -> str:
         drifted(QUICKSTART, previous)
     sides = scored(QUICKSTART, ids, 1, patch=other_activation), scored(QUICKSTART, ids, 8)
     path = log(folder / "whole.jsonl", ids, *sides, prompt=8)
-    request = Request(evidence=(path,), checkpoint=QUICKSTART, previous=previous, every=True)
+    request = DoctorRequest(evidence=(path,), checkpoint=QUICKSTART, previous=previous, every=True)
     estimate = expected(request)
     begin = time.perf_counter(), time.process_time()
     of = examine(request)

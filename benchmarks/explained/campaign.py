@@ -21,7 +21,7 @@ from moeparity.bisection.pipeline import bisect
 from moeparity.errors import MoeparityError
 from moeparity.evidence.explain.explained_profile import profile_text
 from moeparity.evidence.explain.report import Explained, Explanation
-from moeparity.evidence.explain.trace import Request, explain_trace
+from moeparity.evidence.explain.trace import ExplainRequest, explain_trace
 from moeparity.numerics.bits import same_bits
 from tests.evidence.recorded import recorded
 from tests.evidence.traced import forward, recipe, tokens
@@ -95,7 +95,7 @@ def outcome(case: Case, checkpoint: Path, folder: Path) -> Outcome:
     model, change = _patched(case, program, ids)
     trace = _captured(model, ids, folder / "trace")
     roots = {root.node for root in bisect(recipe(folder, checkpoint, ids, trace, grafts=False), device="cpu").roots}
-    answer = explain_trace(Request(trace=trace, checkpoint=checkpoint))
+    answer = explain_trace(ExplainRequest(trace=trace, checkpoint=checkpoint))
     nodes = {node.node: node for node in answer.nodes if not node.as_started}
     changed = set() if change is None else {change.node}
     innocent = tuple(sorted((roots | nodes.keys()) - changed))
@@ -171,7 +171,7 @@ def _holds(answer: Explained, checkpoint: Path, others: Path, folder: Path, node
         return False
     profile = folder / "named.yaml"
     profile.write_text(text, "utf-8")
-    again = explain_trace(Request(trace=others, checkpoint=checkpoint, profile=str(profile), nodes=(node,)))
+    again = explain_trace(ExplainRequest(trace=others, checkpoint=checkpoint, profile=str(profile), nodes=(node,)))
     return all(node.as_started for node in again.nodes)
 
 

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from benchmarks.explained.program import with_forward
 from moeparity.evidence.explain.report import Explained
-from moeparity.evidence.explain.trace import Request, explain_trace
+from moeparity.evidence.explain.trace import ExplainRequest, explain_trace
 from moeparity.inputs.machine import cpu_name
 from tests.checkpoint_factory import make_small
 from tests.evidence.recorded import recorded
@@ -185,7 +185,7 @@ def said_of(case: Case, checkpoint: Path, folder: Path) -> Explained:
             program(ids, attention_mask=mask, use_cache=False)
         else:
             generated(program, ids, mask, new=NEW)
-    return explain_trace(Request(trace=folder, checkpoint=checkpoint, profile=case.profile))
+    return explain_trace(ExplainRequest(trace=folder, checkpoint=checkpoint, profile=case.profile))
 
 
 def _plant(program: Any, case: Case, patch: Patch) -> None:

@@ -16,7 +16,7 @@ from benchmarks.planted.submodules import HEADED, IMPL, SHARED
 from moeparity.bisection.measures import summarise
 from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import passes_over, ready
-from moeparity.bisection.plan import Plan
+from moeparity.bisection.study import Study
 from moeparity.engine.lockstep import run
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker
@@ -95,16 +95,16 @@ def ask(case: Hidden, folder: Path) -> Answer:
     path = write_recipe(case, folder)
     model = submodules.use(folder / "checkpoint", case.patch, case.module)
     started = time.process_time()
-    plan, observed = passes_over(
+    study, observed = passes_over(
         ready(path, device="cpu", options=Options(allow_code=True, memory_limit=float("inf"))), None
     )[:2]
-    report = summarise(plan, observed)
+    report = summarise(study, observed)
     roots = tuple(root.node for root in report.roots)
     answer = next((answer for answer in report.nearest if answer.node in roots[:1]), None)
     best = answer.found[0] if answer and answer.found else None
     used = time.process_time() - started
     return Answer(
-        faithful=_faithful(plan, model),
+        faithful=_faithful(study, model),
         acts=report.verdict.reason != "all bits are equal",
         status=report.verdict.status,
         roots=roots,
@@ -129,9 +129,9 @@ class _Logits:
             self.tensors.append(view.tensor(CANDIDATE).clone())
 
 
-def _faithful(plan: Plan, model: Any) -> bool:
-    side, logits = plan.candidate, _Logits()
-    walker = Walker(name=CANDIDATE, plan=side.plan, schedule=micro_batches(side), functions=plan.functions)
-    run([walker], plan.model.weights, plan.tokens.input_ids, [logits])
+def _faithful(study: Study, model: Any) -> bool:
+    side, logits = study.candidate, _Logits()
+    walker = Walker(name=CANDIDATE, plan=side.plan, schedule=micro_batches(side), functions=study.functions)
+    run([walker], study.model.weights, study.tokens.input_ids, [logits])
     with torch.no_grad():
-        return same_bits(logits.tensors[0], model(plan.tokens.input_ids, use_cache=False).logits)
+        return same_bits(logits.tensors[0], model(study.tokens.input_ids, use_cache=False).logits)

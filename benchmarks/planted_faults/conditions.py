@@ -17,7 +17,7 @@ from moeparity.errors import SpecError, Where
 from moeparity.inputs.model import Model
 from moeparity.plan.address import file_key
 from moeparity.plan.bind import bind
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.engine_profile import Profile, load_profile, overrides
 
 PROFILE = "hf-eager"
@@ -42,7 +42,7 @@ class Scene:
         return [(node.name, node.op.name) for node in self.opened.graph.nodes]
 
     @cached_property
-    def plan(self) -> BoundGraph:
+    def plan(self) -> Plan:
         """The reference's plan."""
         return bind(self.opened.graph, self.profile, self.opened.dtype)
 

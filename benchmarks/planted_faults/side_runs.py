@@ -18,8 +18,8 @@ from torch import Tensor
 
 from benchmarks.planted_faults.cases import Case
 from moeparity.bisection.options import Options
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.prepare import prepare
+from moeparity.bisection.study import Study
 from moeparity.engine.lockstep import run
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker
@@ -32,7 +32,7 @@ from moeparity.plan.sides import REFERENCE, micro_batches
 class Walk:
     """One side that ran alone: every value [B, ...] by name, and by node which of its inputs were read."""
 
-    plan: Plan
+    study: Study
     side: str
     values: dict[str, list[Tensor]] = field(default_factory=dict)
     reads: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Walk:
             return
         for port, name in enumerate(view.node.values):
             self.values.setdefault(name, []).append(view.tensor(self.side, port).clone())
-        region = (self.plan.reference if self.side == REFERENCE else self.plan.candidate).plan.region(view.node.name)
+        region = (self.study.reference if self.side == REFERENCE else self.study.candidate).plan.region(view.node.name)
         read = [n for n, b in zip(view.node.inputs, view.inputs[self.side], strict=False) if b is not None]
         names = read if region is None else region.inputs
         self.reads[view.node.name] = tuple(name for name in names if name not in SOURCES)
@@ -104,12 +104,12 @@ def _changed(opener: Callable[..., Model], params: Mapping[tuple[str, str], Any]
 
 
 def _walk(path: Path, side: str, opener: Callable[..., Model]) -> Walk:
-    plan = prepare(path, device="cpu", options=Options(allow_code=True, attribution=False), opener=opener)
-    side_plan = plan.reference if side == REFERENCE else plan.candidate
-    walker = Walker(name=side, plan=side_plan.plan, schedule=micro_batches(side_plan), functions=plan.functions)
-    values = Walk(plan, side)
-    ids, mask, _ = plan.tokens_on_device
-    run([walker], plan.model.weights, ids, [values], attention_mask=mask)
+    study = prepare(path, device="cpu", options=Options(allow_code=True, attribution=False), opener=opener)
+    side_plan = study.reference if side == REFERENCE else study.candidate
+    walker = Walker(name=side, plan=side_plan.plan, schedule=micro_batches(side_plan), functions=study.functions)
+    values = Walk(study, side)
+    ids, mask, _ = study.tokens_on_device
+    run([walker], study.model.weights, ids, [values], attention_mask=mask)
     return values
 
 

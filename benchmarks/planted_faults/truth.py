@@ -57,7 +57,7 @@ def truth_of(case: Case, runs: Runs) -> Truth:
     reference, candidate = runs.walk(case, REFERENCE), runs.walk(case, CANDIDATE)
     roots, certain = _roots(reference, candidate, case)
     first = next(iter(roots), None)
-    tokens, mask = _tokens(reference, candidate, first, roots), reference.plan.tokens.attention_mask
+    tokens, mask = _tokens(reference, candidate, first, roots), reference.study.tokens.attention_mask
     faulty = [function for function in case.functions if function.faulty]
     return Truth(
         roots=roots,
@@ -76,7 +76,7 @@ def holds(case: Case, function: Function, choices: tuple[str, ...], runs: Runs) 
     """Whether these choices, in the function's place, give its bits on all that it is given, in a run of their own."""
     parts = [choice.partition("=") for choice in choices]
     original = runs.walk(case, CANDIDATE)
-    nodes = {node.name: node for node in original.plan.model.graph.nodes}
+    nodes = {node.name: node for node in original.study.model.graph.nodes}
     settings, params, faults = dict[str, Any](), dict[tuple[str, str], Any](), []
     for address, _, text in parts:
         name, _, attribute = address.rpartition(":")
@@ -151,7 +151,7 @@ def trial_of(case: Case, toggle: str, runs: Runs) -> Trial:
 
 def logits(side: Walk) -> str:
     """The name of the logits."""
-    return side.plan.model.graph.output
+    return side.study.model.graph.output
 
 
 def _roots(reference: Walk, candidate: Walk, case: Case) -> tuple[dict[str, frozenset[int]], frozenset[str]]:
@@ -163,7 +163,7 @@ def _roots(reference: Walk, candidate: Walk, case: Case) -> tuple[dict[str, froz
     certain = set()
     edges = sorted({edge for size in case.batches for edge in range(0, case.sequences, size)} | {case.sequences})
     none = torch.zeros(case.sequences, dtype=torch.bool)
-    for node in reference.plan.model.graph.nodes:
+    for node in reference.study.model.graph.nodes:
         if node.values[0] not in unequal:
             continue
         read = _read(node.name, reference, candidate)
@@ -181,7 +181,7 @@ def _roots(reference: Walk, candidate: Walk, case: Case) -> tuple[dict[str, froz
 def _read(node: str, reference: Walk, candidate: Walk) -> tuple[str, ...]:
     """What both sides read at a node; of a region, what enters it."""
     ours, theirs = reference.reads[node], candidate.reads[node]
-    if candidate.plan.candidate.plan.region(node) is not None:
+    if candidate.study.candidate.plan.region(node) is not None:
         return theirs
     return tuple(name for name in ours if name in theirs)
 
@@ -189,18 +189,18 @@ def _read(node: str, reference: Walk, candidate: Walk) -> tuple[str, ...]:
 def _same_values(reference: Walk, candidate: Walk, first: str | None) -> bool:
     if first is None:
         return False
-    node = next(node for node in reference.plan.model.graph.nodes if node.name == first)
+    node = next(node for node in reference.study.model.graph.nodes if node.name == first)
     pairs = [(reference.value(name), candidate.value(name)) for name in node.values]
     return all(a.shape == b.shape and torch.equal(a.double(), b.double()) for a, b in pairs)
 
 
 def _tokens(reference: Walk, candidate: Walk, first: str | None, roots: Mapping[str, frozenset[int]]) -> Tensor:
     """At which tokens [B, T] the first root's values differ."""
-    mask = reference.plan.tokens.attention_mask
+    mask = reference.study.tokens.attention_mask
     touched = torch.zeros_like(mask)
     if first is None:
         return touched
-    node = next(node for node in reference.plan.model.graph.nodes if node.name == first)
+    node = next(node for node in reference.study.model.graph.nodes if node.name == first)
     for name in node.values:
         unequal = differing(reference.value(name), candidate.value(name))
         by_token = unequal.movedim(node.op.tokens.axis, 1) if unequal.dim() > 2 else unequal
@@ -211,7 +211,7 @@ def _tokens(reference: Walk, candidate: Walk, first: str | None, roots: Mapping[
 
 
 def _not_finite(reference: Walk, candidate: Walk) -> tuple[str, frozenset[tuple[int, int]]] | None:
-    for node in candidate.plan.model.graph.nodes:
+    for node in candidate.study.model.graph.nodes:
         for name in node.values:
             if name not in candidate.values or not candidate.value(name).is_floating_point():
                 continue
@@ -227,7 +227,7 @@ def _kl(side: Walk, reference: Walk) -> float:
     """KL(side || reference) over the whole vocabulary, mean over scored tokens; NaN where a value is not finite."""
     name = logits(reference)
     p, q = (torch.log_softmax(w.value(name).double(), -1)[:, :-1] for w in (side, reference))
-    scored = reference.plan.tokens.loss_mask[:, 1:]
+    scored = reference.study.tokens.loss_mask[:, 1:]
     kl = (p.exp() * (p - q)).sum(-1)[scored]
     return float(kl.mean()) if bool(kl.isfinite().all()) else math.nan
 

@@ -17,11 +17,11 @@ from benchmarks.written_out.plain import CannotBeWrittenError, Printed, Writer
 from moeparity.bisection.measures import summarise
 from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import passes_over, ready
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.prepare import prepare
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import alone, restored, toggle_trials, walker
 from moeparity.engine.view import NodeView
-from moeparity.engine.walker import Name
+from moeparity.engine.walker import WalkerName
 from moeparity.errors import SpecError
 from moeparity.inputs.model import Model
 from moeparity.numerics.bits import same_bits
@@ -38,14 +38,14 @@ class Kept:
     """The logits of every walker, and what is scored where that is something else."""
 
     names: tuple[str, ...]
-    parts: dict[tuple[Name, str], list[torch.Tensor]] = field(default_factory=dict)
+    parts: dict[tuple[WalkerName, str], list[torch.Tensor]] = field(default_factory=dict)
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
         for name in view.outputs if view.node.name in self.names else ():
             self.parts.setdefault((name, view.node.name), []).append(view.tensor(name).clone())
 
-    def of(self, name: Name) -> list[torch.Tensor]:
+    def of(self, name: WalkerName) -> list[torch.Tensor]:
         """What was kept of a walker."""
         return [torch.cat(self.parts[name, node]) for node in self.names]
 
@@ -80,49 +80,49 @@ def compared(path: Path, model: Model, subsets: int = SUBSETS) -> Iterator[Compa
     def opener(*_: object, **__: object) -> Model:
         return model
 
-    plan, observed = passes_over(ready(path, device="cpu", options=CODE, opener=opener), None)
-    report = summarise(plan, observed)
+    study, observed = passes_over(ready(path, device="cpu", options=CODE, opener=opener), None)
+    report = summarise(study, observed)
     recipe = json.loads(path.read_text("utf-8"))
     printed = [Printed(row.name, row.parent, row.kind) for row in report.toggles]
     writer = Writer(recipe, path.parent, model.graph, printed)
     swaps = [swap.selector for swap in report.swaps if swap.toggle is not None]
-    mixtures = [*_trials(plan, writer), *_swapped(plan, writer, swaps), *_subsets(plan, writer, subsets)]
+    mixtures = [*_trials(study, writer), *_swapped(study, writer, swaps), *_subsets(study, writer, subsets)]
     graph = model.graph
     logits = Kept(tuple(dict.fromkeys((graph.output, graph.scores))))
     # All in one pass, as bisect runs them.
-    plan.passes().run([walker(plan, m.name, m.side) for m in mixtures if m.side is not None], [logits])
+    study.passes().run([walker(study, m.name, m.side) for m in mixtures if m.side is not None], [logits])
     run_alone = _Alone(path, recipe, logits.names, opener)
     yield from (_compared(mixture, logits, run_alone) for mixture in mixtures)
 
 
-def _trials(plan: Plan, writer: Writer) -> Iterator[Mixture]:
-    trials, _ = toggle_trials(plan, plan.trial_toggles)
-    for toggle in plan.trial_toggles:
+def _trials(study: Study, writer: Writer) -> Iterator[Mixture]:
+    trials, _ = toggle_trials(study, study.trial_toggles)
+    for toggle in study.trial_toggles:
         for key, write in ((alone(toggle), writer.alone), (restored(toggle), writer.restored)):
             side = trials[key].side if key in trials else None
             yield Mixture(f"{key.kind} {toggle.name}", side, partial(write, [toggle.name]))
 
 
-def _swapped(plan: Plan, writer: Writer, selectors: list[str]) -> Iterator[Mixture]:
+def _swapped(study: Study, writer: Writer, selectors: list[str]) -> Iterator[Mixture]:
     for selector in selectors:
-        block = plan.swaps[selector][1]
+        block = study.swaps[selector][1]
         assert block is not None
-        trials, _ = toggle_trials(plan, [block])
+        trials, _ = toggle_trials(study, [block])
         side = trials[restored(block)].side if restored(block) in trials else None
         yield Mixture(f"swapped {selector}", side, partial(writer.swapped, selector))
 
 
-def _subsets(plan: Plan, writer: Writer, count: int) -> Iterator[Mixture]:
+def _subsets(study: Study, writer: Writer, count: int) -> Iterator[Mixture]:
     """Some sets of toggles, put into the reference, and the same mixture made of the candidate."""
-    whole = [toggle for toggle in plan.trial_toggles if toggle.parent is None]
+    whole = [toggle for toggle in study.trial_toggles if toggle.parent is None]
     draw = random.Random(len(whole))  # noqa: S311
     for _ in range(count if len(whole) > 2 else 0):
         members = draw.sample(whole, draw.randint(2, len(whole) - 1))
         rest = [toggle for toggle in whole if toggle not in members]
         names = [toggle.name for toggle in members]
         ways = (
-            ("reference", plan.reference, members, plan.candidate),
-            ("candidate", plan.candidate, rest, plan.reference),
+            ("reference", study.reference, members, study.candidate),
+            ("candidate", study.candidate, rest, study.reference),
         )
         for base, side, moved, source in ways:
             mixture = None
@@ -152,9 +152,9 @@ class _Alone:
         return self.logits[text]
 
     def _run(self) -> list[torch.Tensor]:
-        plan = prepare(self.plain, device="cpu", options=replace(CODE, attribution=False), opener=self.opener)
+        study = prepare(self.plain, device="cpu", options=replace(CODE, attribution=False), opener=self.opener)
         logits = Kept(self.names)
-        plan.passes().run([walker(plan, CANDIDATE, plan.candidate)], [logits])
+        study.passes().run([walker(study, CANDIDATE, study.candidate)], [logits])
         return logits.of(CANDIDATE)
 
 

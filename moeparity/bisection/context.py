@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.plan import Plan
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import Trials
 from moeparity.bisection.watch import Search, Watch
 
@@ -16,11 +16,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a measure is given: the plan, what the passes showed, and the data of the measures that it needs, by
+    """What a measure is given: the study, what the passes showed, and the data of the measures that it needs, by
     type.
     """
 
-    plan: Plan
+    study: Study
     observed: Observed
     data: Mapping[type, Any]
 
@@ -53,7 +53,7 @@ class Measure:
     gives: type
     measure: Callable[[Context], Any]
     needs: tuple[type, ...] = ()
-    trials: Callable[[Plan, Trials], Trials] | None = None
+    trials: Callable[[Study, Trials], Trials] | None = None
     watch: Watch[Any] | None = None
     search: Search[Any] | None = None
 

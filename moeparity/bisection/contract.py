@@ -10,7 +10,7 @@ from moeparity.errors import SpecError, Where, display_path
 from moeparity.evidence.weights.part import part
 from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.dtypes import torch_dtype
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.choices import choices
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.schedule.settings import possible_phases, settings
@@ -85,7 +85,7 @@ def _refuse(side: Side, variant: Variant, where: Where) -> None:
         )
 
 
-def _profile(model: Model, plan: BoundGraph, name: str, engine: Engine | None) -> ProfileClaim:
+def _profile(model: Model, plan: Plan, name: str, engine: Engine | None) -> ProfileClaim:
     nodes = {
         node.name: NodeClaim(op=node.op.name, choices={c.name: c.values[0] for c in choices(node, (plan,))})
         for node in model.graph.nodes
@@ -108,7 +108,7 @@ def _version(profile: ProfileClaim) -> Mapping[str, str]:
     return {f"version.{package}": release} if package is not None and _RELEASE.fullmatch(release) else {}
 
 
-def _weights(model: Model, plan: BoundGraph, progress: Callback | None) -> WeightsClaim:
+def _weights(model: Model, plan: Plan, progress: Callback | None) -> WeightsClaim:
     """Every tensor that the graph reads, rounded to the dtype in which the side holds it."""
     claims = {}
     names = _tensors(model)

@@ -123,24 +123,24 @@ def expected(
     whatever is wrong with them.
     """
     clock = time.process_time()
-    plan = prepare(recipe, device=device, options=options, values=False)
+    study = prepare(recipe, device=device, options=options, values=False)
     starting = begun + time.process_time() - clock
-    store = plan.model.weights
-    observation = Observation.of(plan, first_toggles(plan))
+    store = study.model.weights
+    observation = Observation.of(study, first_toggles(study))
     walkers = observation.walkers
-    sample = plan.recipe.tokens.sample
-    sequences, length = plan.tokens.input_ids.shape
+    sample = study.recipe.tokens.sample
+    sequences, length = study.tokens.input_ids.shape
     new_tokens = 0 if sample is None else sample.new_tokens
-    footprint = estimate(walkers, store, sequences, length + new_tokens, kept_bytes=bytes_per_token(plan))
+    footprint = estimate(walkers, store, sequences, length + new_tokens, kept_bytes=bytes_per_token(study))
     measured = None
     if rates is None:
         measured = machine_rates(sorted({d for walker in walkers for d in walker.plan.dtypes}), store.device)
         rates = measured.rates
-    amounts = footprint.amounts.repeated(plan.recipe.envelope)
+    amounts = footprint.amounts.repeated(study.recipe.envelope)
     side = [walker for walker in walkers if sample is not None and walker.name == sample.source]
     columns = [sampled_length(walker, length + new_tokens, new_tokens) for walker in side]
     step = estimate(side, store, sequences, columns[0]).amounts if side else Amounts(of={})
-    stored, traps = int(amounts.of.get((READ, ""), 0)), expected_traps(plan)
+    stored, traps = int(amounts.of.get((READ, ""), 0)), expected_traps(study)
     return Expected(
         variants=len(walkers),
         tokens=(sequences, length + new_tokens),
@@ -150,11 +150,11 @@ def expected(
         loading=rates.seconds_of(amounts.only(MADE, DRAWN)),
         checking=rates.seconds_of(Amounts(of={(MOVED, ""): stored})),
         sampling=new_tokens * rates.seconds_of(step),
-        available=available_bytes(store.device) if plan.memory_limit is None else plan.memory_limit,
+        available=available_bytes(store.device) if study.memory_limit is None else study.memory_limit,
         stored=stored,
-        split=plan.recipe.split,
-        mixtures=expected_mixtures(plan) if plan.recipe.attribute else None,
-        forced={"replay": MixtureCounts(fewest=traps, most=traps), "spikes": expected_forced(plan)},
+        split=study.recipe.split,
+        mixtures=expected_mixtures(study) if study.recipe.attribute else None,
+        forced={"replay": MixtureCounts(fewest=traps, most=traps), "spikes": expected_forced(study)},
         measured=measured,
         left_out=left_out(observation.refused),
     )
@@ -162,8 +162,8 @@ def expected(
 
 def trials_left_out(recipe: Path) -> tuple[LeftOut, ...]:
     """The trials of a recipe's first pass that can't run; reads no weights. Raises MoeparityError."""
-    plan = prepare(recipe, values=False)
-    return left_out(Observation.of(plan, first_toggles(plan)).refused)
+    study = prepare(recipe, values=False)
+    return left_out(Observation.of(study, first_toggles(study)).refused)
 
 
 def shown_time(seconds: float) -> str:

@@ -16,7 +16,7 @@ read.
 """
 
 
-Kind = Literal["read", "unread", "repeat"]
+BoxKind = Literal["read", "unread", "repeat"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Arrow:
     source: str
     target: str
     value: str
-    kind: Kind
+    kind: BoxKind
 
     @property
     def label(self) -> str:

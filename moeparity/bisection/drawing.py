@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from moeparity.bisection.diagram import Arrow, Box, Drawing, Group, Kind
+from moeparity.bisection.diagram import Arrow, Box, BoxKind, Drawing, Group
 from moeparity.bisection.outline import Outline
 from moeparity.plan.address import ranges, role
 from moeparity.plan.choices import ABSENT, choices
@@ -101,7 +101,7 @@ def _arrows(graph: Graph, keys: dict[str, str], inputs_read: set[tuple[str, str]
             start, end = keys[value if source is None else source.name], keys[node.name]
             # Only an edge from one layer to the next can lead to a box that stands earlier.
             backward = places.get(start, -1) >= places[end]
-            kind: Kind = "unread" if (node.name, value) not in inputs_read else "repeat" if backward else "read"
+            kind: BoxKind = "unread" if (node.name, value) not in inputs_read else "repeat" if backward else "read"
             arrows.setdefault(Arrow(source=start, target=end, value=part, kind=kind))
     yield from arrows
 

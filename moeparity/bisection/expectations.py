@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from moeparity.bisection.divergence.growth import Step, largest, steps
+from moeparity.bisection.divergence.growth import GrowthStep, largest, steps
 from moeparity.bisection.divergence.show import nowhere
 from moeparity.bisection.expected import of_parts, of_spikes, of_updates
 from moeparity.bisection.record.data import deciding, overall
@@ -177,7 +177,7 @@ def _growth(bounds: GrowthBounds) -> Iterator[Expectation]:
     """The expectations about steps between layers. A layer without a router (`flips` None) counts neither as one with
     flips nor as one without.
     """
-    kinds: dict[str, tuple[str, Callable[[Step], bool]]] = {
+    kinds: dict[str, tuple[str, Callable[[GrowthStep], bool]]] = {
         "step": ("", lambda _: True),
         "step_with_flips": (" where tokens flip", lambda step: bool(step.flips)),
         "step_without_flips": (" where no token flips", lambda step: step.flips == 0),
@@ -240,7 +240,7 @@ def _replay(name: str, bounds: Bounds, report: Report) -> Outcome:
     return lies(bounds, of_name[name] / natural if natural else math.nan)
 
 
-def _largest_step(predicate: Callable[[Step], bool], report: Report) -> float:
+def _largest_step(predicate: Callable[[GrowthStep], bool], report: Report) -> float:
     return largest(filter(predicate, steps(report.growth, report.flips)))
 
 

@@ -8,14 +8,14 @@ from typing import Any
 
 from torch import Tensor
 
-from moeparity.bisection.plan import Plan
+from moeparity.bisection.study import Study
 from moeparity.plan.graph import Node
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.sides import Side
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class SideKernels:
     """How one side's kernels are called: for a node, `at` gives the settings as its kernel takes them, `weights` reads
     its weights, `node` gives the node as the side runs it (with its faults).
     """
@@ -25,11 +25,11 @@ class Settings:
     node: Callable[[Node], Node]
 
 
-def settings_of(plan: Plan, side: Side, phase: Case) -> Settings:
+def settings_of(study: Study, side: Side, phase: Case) -> SideKernels:
     """How a side's kernels are called outside of a pass, in a phase of its plan."""
     bound = side.plan.at_phase(phase)
-    return Settings(
+    return SideKernels(
         at=lambda node: node.op.settings({**bound.told_to(node), **bound.active(node)}),
-        weights=lambda node: plan.model.weights.node(bound.as_run(node), bound.dtype_of(node.name)),
+        weights=lambda node: study.model.weights.node(bound.as_run(node), bound.dtype_of(node.name)),
         node=bound.as_run,
     )

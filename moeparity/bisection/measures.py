@@ -25,7 +25,6 @@ from moeparity.bisection.nonfinite import measure as nonfinite
 from moeparity.bisection.observed import STATE, Observed
 from moeparity.bisection.oracle import measure as oracle
 from moeparity.bisection.per_token import measure as per_token
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.provenance import measure as provenance
 from moeparity.bisection.real_ranks.data import RealRanks
 from moeparity.bisection.record import measure as record
@@ -37,6 +36,7 @@ from moeparity.bisection.run import measure as run
 from moeparity.bisection.schedule import measure as schedule
 from moeparity.bisection.shares import measure as shares
 from moeparity.bisection.spikes import measure as spikes
+from moeparity.bisection.study import Study
 from moeparity.bisection.summary import measure as summary
 from moeparity.bisection.toggles import measure as toggles
 from moeparity.bisection.tokens import measure as tokens
@@ -71,7 +71,7 @@ MEASURES: Final = (
     nonfinite.MEASURE,
     schedule.MEASURE,
     trace.MEASURE,
-    Measure(gives=RealRanks, measure=lambda of: of.plan.real_ranks),
+    Measure(gives=RealRanks, measure=lambda of: of.study.real_ranks),
     digests.MEASURE,
     graph.MEASURE,
     provenance.MEASURE,
@@ -82,12 +82,12 @@ MEASURES: Final = (
 """All measures. The order of the list decides nothing: `needs` does."""
 
 
-def summarise(plan: Plan, observed: Observed) -> Report:
+def summarise(study: Study, observed: Observed) -> Report:
     """The report of one run: calls every measure, in an order in which `needs` are there."""
     data: dict[type, Any] = {}
     for measure in _in_order():
         needed = {kind: data.get(kind) for kind in measure.needs}
-        datum = measure.measure(Context(plan, observed, needed))
+        datum = measure.measure(Context(study, observed, needed))
         if datum is not None:
             data[measure.gives] = datum
     return Report.of(data.values())
@@ -100,12 +100,12 @@ def _in_order() -> tuple[Measure, ...]:
     return tuple(of_type[kind] for kind in TopologicalSorter(needs).static_order())
 
 
-def searched(plan: Plan, observed: Observed, progress: Callback | None = None, store: Any = None) -> Observed:
+def searched(study: Study, observed: Observed, progress: Callback | None = None, store: Any = None) -> Observed:
     """`observed` with the answers of measures that search in passes of their own: shares and fixes, offsetting pairs,
     grafts.
     """
     searches = (measure.search for measure in MEASURES if measure.search is not None)
-    answers = {search.name: search.search(plan, observed, progress, store) for search in searches}
+    answers = {search.name: search.search(study, observed, progress, store) for search in searches}
     return replace(observed, answers={name: answer for name, answer in answers.items() if answer is not None})
 
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from moeparity.bisection.observed import MixturePass, Observed
 from moeparity.bisection.observers import Changes, Logits
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.pieces import PieceStore
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import TrialKey, alone, restored, walker, why
 from moeparity.engine.lockstep import Counts
 from moeparity.engine.passes import Refused
@@ -41,7 +41,7 @@ class Mixtures:
 
     def __init__(
         self,
-        plan: Plan,
+        study: Study,
         *,
         routes: Routes = NATURAL,
         progress: Callback | None = None,
@@ -50,9 +50,9 @@ class Mixtures:
     ) -> None:
         """Start with the passes that are kept in `store`."""
         self._store, self._name = store, name
-        self._plan, self._progress = plan, progress
+        self._study, self._progress = study, progress
         self._forced = None if routes == NATURAL else Forced(of=REFERENCE, replayed=routes)
-        self._toggles = {toggle.name: toggle for toggle in plan.toggles}
+        self._toggles = {toggle.name: toggle for toggle in study.toggles}
         self._outcomes: dict[Mixture, Outcome | None] = {}
         self.walked, self.passes, self.counts, self.seconds = 0, 0, Counts(), 0.0
         self.refused: dict[Mixture, str] = {}
@@ -65,7 +65,7 @@ class Mixtures:
 
         Does so only if no routes are forced, and only for toggles that are not part of another.
         """
-        toggles = self._plan.whole_toggles
+        toggles = self._study.whole_toggles
         whole = frozenset(toggle.name for toggle in toggles)
         if self._forced is None:
             for toggle in toggles:
@@ -78,7 +78,7 @@ class Mixtures:
     def __call__(self, mixtures: Sequence[Mixture]) -> Mapping[Mixture, Outcome | None]:
         """The outcome of each mixture; None for one that an op refuses.
 
-        Raises KeyError for a name that is not a toggle of the plan, and MoeparityError if not even one mixture fits
+        Raises KeyError for a name that is not a toggle of the study, and MoeparityError if not even one mixture fits
         into memory.
         """
         new = [mixture for mixture in dict.fromkeys(mixtures) if mixture not in self._outcomes]
@@ -98,11 +98,11 @@ class Mixtures:
         """The mixture as a bound side; None if an op refuses it, or if its routes cannot be forced."""
         toggles = [self._toggles[name] for name in self._toggles if name in mixture]
         if len(toggles) < len(mixture):
-            raise KeyError(f"no toggles of this plan: {sorted(mixture - self._toggles.keys())}")
+            raise KeyError(f"no toggles of this study: {sorted(mixture - self._toggles.keys())}")
         try:
-            side = mixed(self._plan.reference, toggles, self._plan.candidate)
+            side = mixed(self._study.reference, toggles, self._study.candidate)
             if self._forced is not None:
-                replayed_plan(side.plan, self._plan.reference.plan)
+                replayed_plan(side.plan, self._study.reference.plan)
         except SpecError as error:
             self.refused[mixture] = why(error)
             return None
@@ -110,11 +110,11 @@ class Mixtures:
 
     def _evaluate(self, sides: Mapping[Mixture, Side]) -> None:
         """Run mixtures in as few passes as memory allows; those that a kernel refuses get no outcome."""
-        plan, begun = self._plan, time.perf_counter()
-        walkers = [walker(plan, mixture, side, routes=self._forced) for mixture, side in sides.items()]
-        reference = walker(plan, REFERENCE, plan.reference)
+        study, begun = self._study, time.perf_counter()
+        walkers = [walker(study, mixture, side, routes=self._forced) for mixture, side in sides.items()]
+        reference = walker(study, REFERENCE, study.reference)
         refused: Refused = {}
-        for run in plan.passes(self._progress).try_all([reference], walkers, self._observing, refused=refused):
+        for run in study.passes(self._progress).try_all([reference], walkers, self._observing, refused=refused):
             changes, logits = run.observers
             assert isinstance(changes, Changes)
             assert isinstance(logits, Logits)
@@ -144,7 +144,7 @@ class Mixtures:
 
     def _observing(self, mixtures: Sequence[Walker]) -> Sequence[Observer]:
         names = [mixture.name for mixture in mixtures]
-        return [Changes([(name, REFERENCE) for name in names]), Logits.of(self._plan, names)]
+        return [Changes([(name, REFERENCE) for name in names]), Logits.of(self._study, names)]
 
     def _outcome(self, sums: SequenceSums, *, exact: bool) -> Outcome:
         return Outcome(
@@ -164,5 +164,5 @@ class Mixtures:
             return math.inf
         if not bool(sums.unequal.any()) and not bool(sums.nonfinite.any()):
             return 0.0
-        interval = sums.gate_value(self._plan.gate)
+        interval = sums.gate_value(self._study.gate)
         return interval.high if interval.sequences >= MINIMUM_SEQUENCES else math.inf

@@ -1,4 +1,4 @@
-"""One pass over a plan: both sides, the trials, the shadow and the oracle run; all sections' observers look on."""
+"""One pass over a study: both sides, the trials, the shadow and the oracle run; all sections' observers look on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from moeparity.bisection.measures import MEASURES
 from moeparity.bisection.observed import Observed, PassCost
 from moeparity.bisection.observers import Changes, Logits, Routes
 from moeparity.bisection.oracle.side import ORACLE
-from moeparity.bisection.plan import Plan
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import (
     Refusals,
     TrialKey,
@@ -34,7 +34,7 @@ from moeparity.progress import Callback
 
 
 def observe(
-    plan: Plan,
+    study: Study,
     toggles: Sequence[Toggle],
     *,
     first: bool = True,
@@ -47,7 +47,7 @@ def observe(
     refused: trials that are already known not to run.
     """
     start = time.perf_counter()
-    observation, counts, memory = ran(Observation.of(plan, toggles, first=first, refused=refused), progress)
+    observation, counts, memory = ran(Observation.of(study, toggles, first=first, refused=refused), progress)
     return observation.observed(counts, memory, time.perf_counter() - start)
 
 
@@ -66,16 +66,16 @@ def ran(
             return observation, counts, memory
 
 
-def bytes_per_token(plan: Plan) -> int:
+def bytes_per_token(study: Study) -> int:
     """How many bytes the sections keep for each token of the first pass, at most."""
-    return sum(measure.watch.bytes_per_token(plan) for measure in MEASURES if measure.watch is not None)
+    return sum(measure.watch.bytes_per_token(study) for measure in MEASURES if measure.watch is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What runs in a pass over a plan, and what observes it."""
+    """What runs in a pass over a study, and what observes it."""
 
-    plan: Plan
+    study: Study
     walkers: Sequence[Walker]
     changes: Changes
     routes: Routes
@@ -87,33 +87,33 @@ class Observation:
 
     @classmethod
     def of(
-        cls, plan: Plan, toggles: Sequence[Toggle], *, first: bool = True, refused: Refusals | None = None
+        cls, study: Study, toggles: Sequence[Toggle], *, first: bool = True, refused: Refusals | None = None
     ) -> Observation:
         """The observation of both sides and of these toggles' trials; in the `first` pass also of the sections' trials.
 
         Leaves out the trials in `refused`, and those that the shapes of their calls make impossible. Raises SpecError
         if a side can't run.
         """
-        trials, unbound = toggle_trials(plan, toggles)
+        trials, unbound = toggle_trials(study, toggles)
         for measure in MEASURES if first else ():
-            trials |= {} if measure.trials is None else measure.trials(plan, trials)
+            trials |= {} if measure.trials is None else measure.trials(study, trials)
         refused = unbound | (refused or {})
         trials = {key: trial for key, trial in trials.items() if key not in refused}
-        walkers, unfit = _that_run(plan, [*_walkers(plan, trials), *(_beside(plan) if first else ())])
+        walkers, unfit = _that_run(study, [*_walkers(study, trials), *(_beside(study) if first else ())])
         trials = {key: trial for key, trial in trials.items() if key not in unfit}
         names = [walk.name for walk in walkers if walk.name in {CANDIDATE, *trials}]
         pairs = [(key, trial.base) for key, trial in trials.items() if trial.routes is None]
         # Restored trials are also compared with the reference: if all bits are equal the fix is exact, however small a
         # metric.
         pairs += [(key, REFERENCE) for key, base in pairs if base == CANDIDATE]
-        _, mask, _ = plan.tokens_on_device
+        _, mask, _ = study.tokens_on_device
         return cls(
-            plan=plan,
+            study=study,
             walkers=walkers,
             changes=Changes(pairs),
             routes=Routes(REFERENCE, names, mask),
-            logits=Logits.of(plan, names),
-            sections=_watching(plan, trials) if first else {},
+            logits=Logits.of(study, names),
+            sections=_watching(study, trials) if first else {},
             first=first,
             toggles=toggles,
             refused=refused | unfit,
@@ -125,14 +125,14 @@ class Observation:
         if len(trials) < len(error.walkers):
             raise error
         refused = self.refused | dict.fromkeys(trials, why(error.refusal))
-        return Observation.of(self.plan, self.toggles, first=self.first, refused=refused)
+        return Observation.of(self.study, self.toggles, first=self.first, refused=refused)
 
     def run(self, progress: Callback | None = None, waves: slice = slice(None)) -> tuple[Counts, Memory]:
         """Run these waves with all observers; gives what that cost."""
-        plan, first = self.plan, self.first
-        with Peak(plan.model.device) as peak:
-            passes = replace(plan.passes(progress), draws=plan.recipe.envelope if first else 0, waves=waves)
-            run = passes.run(self.walkers, self.observers, kept_bytes=bytes_per_token(plan) if first else 0)
+        study, first = self.study, self.first
+        with Peak(study.model.device) as peak:
+            passes = replace(study.passes(progress), draws=study.recipe.envelope if first else 0, waves=waves)
+            run = passes.run(self.walkers, self.observers, kept_bytes=bytes_per_token(study) if first else 0)
         return run.counts, Memory(estimated=run.footprint.total, held_before=peak.before, peak=peak.bytes)
 
     @property
@@ -142,7 +142,7 @@ class Observation:
 
     def observed(self, counts: Counts, memory: Memory, seconds: float) -> Observed:
         """What was seen, once the pass is over."""
-        sequences, length = self.plan.tokens.input_ids.shape
+        sequences, length = self.study.tokens.input_ids.shape
         batches = sum(len(walk.schedule.on(sequences, length).steps) for walk in self.walkers)
         return Observed(
             changes=self.changes,
@@ -150,7 +150,7 @@ class Observation:
             logits=self.logits,
             cost=PassCost(
                 counts=counts,
-                naive_evaluations=batches * len(self.plan.model.graph.nodes),
+                naive_evaluations=batches * len(self.study.model.graph.nodes),
                 seconds=seconds,
                 memory=memory,
             ),
@@ -160,19 +160,19 @@ class Observation:
         )
 
 
-def _walkers(plan: Plan, trials: Trials) -> list[Walker]:
+def _walkers(study: Study, trials: Trials) -> list[Walker]:
     """Walkers of both sides and of the trials; those with forced routes come last."""
-    trial_walkers = [of_trial(plan, key, trial) for key, trial in trials.items()]
-    return [*sides(plan), *sorted(trial_walkers, key=lambda walk: walk.routes is not None)]
+    trial_walkers = [of_trial(study, key, trial) for key, trial in trials.items()]
+    return [*sides(study), *sorted(trial_walkers, key=lambda walk: walk.routes is not None)]
 
 
-def _that_run(plan: Plan, walkers: Sequence[Walker]) -> tuple[list[Walker], Refusals]:
+def _that_run(study: Study, walkers: Sequence[Walker]) -> tuple[list[Walker], Refusals]:
     """The walkers whose ops can run on the tokens, and why other trials are refused. A shadow skips nodes that can't
     run.
 
     Raises SpecError if a side or the oracle can't run.
     """
-    refusals_of = impossible(plan, walkers)
+    refusals_of = impossible(study, walkers)
     able: list[Walker] = []
     refused: Refusals = {}
     for walk in walkers:
@@ -186,14 +186,14 @@ def _that_run(plan: Plan, walkers: Sequence[Walker]) -> tuple[list[Walker], Refu
     return able, refused
 
 
-def _beside(plan: Plan) -> list[Walker]:
+def _beside(study: Study) -> list[Walker]:
     """The oracle, if there is one, and the shadow that shows local errors, if toggles are tried."""
-    oracle = [] if plan.oracle is None else [walker(plan, ORACLE, plan.oracle)]
-    shadow_walker = shadow(plan)
+    oracle = [] if study.oracle is None else [walker(study, ORACLE, study.oracle)]
+    shadow_walker = shadow(study)
     return [*oracle, *([] if shadow_walker is None else [shadow_walker])]
 
 
-def _watching(plan: Plan, trials: Trials) -> dict[str, SectionObserver]:
+def _watching(study: Study, trials: Trials) -> dict[str, SectionObserver]:
     watches = [measure.watch for measure in MEASURES if measure.watch is not None]
-    observers = {watch.name: watch.observer(plan, trials) for watch in watches}
+    observers = {watch.name: watch.observer(study, trials) for watch in watches}
     return {name: observer for name, observer in observers.items() if observer is not None}

@@ -1,4 +1,4 @@
-"""What passes over a plan saw of the trials, and what the sections' observers kept."""
+"""What passes over a study saw of the trials, and what the sections' observers kept."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from moeparity.bisection.observers import Changes, Logits, Routes
-from moeparity.bisection.trials import Kind, TrialKey
+from moeparity.bisection.trials import TrialKey, TrialKind
 from moeparity.bisection.watch import Search, Watch
 from moeparity.engine.lockstep import Counts
 from moeparity.engine.memory import Memory
@@ -39,7 +39,7 @@ class PassCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What the passes over a plan saw of every trial, and what each section's observer kept of the first pass.
+    """What the passes over a study saw of every trial, and what each section's observer kept of the first pass.
 
     sections: by name of the watch; one without an observer is missing. answers: by name of the search, what it found in
     passes of its own. refused: trials that could not run, with the node, the choice and the reason.
@@ -61,13 +61,13 @@ class Observed:
         """What this search found in passes of its own; None if it looked for nothing."""
         return self.answers.get(search.name)
 
-    def keys(self, kind: Kind) -> list[TrialKey]:
+    def keys(self, kind: TrialKind) -> list[TrialKey]:
         """The trials of one kind that ran, in order, without those whose routes were forced."""
         keys = dict.fromkeys(key for key, _ in self.changes.nodes if isinstance(key, TrialKey))
         return [key for key in keys if key.kind == kind]
 
     def joined(self, further: Observed) -> Observed:
-        """This and `further`, a later pass over the same plan with other trials, as one."""
+        """This and `further`, a later pass over the same study with other trials, as one."""
         return replace(
             self,
             changes=self.changes.joined(further.changes),

@@ -8,9 +8,9 @@ from typing import Literal, cast
 
 import torch
 
-from moeparity.bisection.plan import Plan
+from moeparity.bisection.study import Study
 from moeparity.engine.view import Ids, NodeView
-from moeparity.engine.walker import Name
+from moeparity.engine.walker import WalkerName
 from moeparity.metrics.routing import Flips, flips
 from moeparity.metrics.tokens import SequenceSums, TokenMetrics, token_metrics
 from moeparity.ops.attribute import Value
@@ -26,11 +26,11 @@ class Changes:
     Padding counts. Filler does not, since an engine of that schedule would not compute it.
     """
 
-    pairs: InitVar[Sequence[tuple[Name, Name]]]
-    nodes: dict[tuple[Name, Name], set[str]] = field(init=False)
-    roots: dict[tuple[Name, Name], set[str]] = field(init=False)
+    pairs: InitVar[Sequence[tuple[WalkerName, WalkerName]]]
+    nodes: dict[tuple[WalkerName, WalkerName], set[str]] = field(init=False)
+    roots: dict[tuple[WalkerName, WalkerName], set[str]] = field(init=False)
 
-    def __post_init__(self, pairs: Sequence[tuple[Name, Name]]) -> None:
+    def __post_init__(self, pairs: Sequence[tuple[WalkerName, WalkerName]]) -> None:
         """Start with nothing seen of any pair."""
         self.nodes = {pair: set() for pair in pairs}
         self.roots = {pair: set() for pair in pairs}
@@ -72,10 +72,10 @@ class Routes:
     attention_mask: bool [B, T], only these tokens count (None: all).
     """
 
-    reference: Name
-    walkers: Sequence[Name]
+    reference: WalkerName
+    walkers: Sequence[WalkerName]
     attention_mask: torch.Tensor | None = None
-    layers: dict[tuple[Name, int], Flips] = field(default_factory=dict)
+    layers: dict[tuple[WalkerName, int], Flips] = field(default_factory=dict)
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
@@ -100,12 +100,12 @@ class Routes:
         walkers = tuple(dict.fromkeys((*self.walkers, *further.walkers)))
         return Routes(self.reference, walkers, self.attention_mask, further.layers | self.layers)
 
-    def total(self, walker: Name) -> Flips | None:
+    def total(self, walker: WalkerName) -> Flips | None:
         """One walker's flips, added over all layers; None for a model without routers."""
         counts = [flips for (name, _), flips in self.layers.items() if name == walker]
         return sum(counts[1:], counts[0]) if counts else None
 
-    def flip_share(self, walker: Name) -> float | None:
+    def flip_share(self, walker: WalkerName) -> float | None:
         """The fraction of token-layers with another expert set; None for a model without routers."""
         flips = self.total(walker)
         return None if flips is None else flips.set_flips / flips.tokens
@@ -120,25 +120,25 @@ class Logits:
     """
 
     output: str
-    reference: Name
-    walkers: Sequence[Name]
+    reference: WalkerName
+    walkers: Sequence[WalkerName]
     input_ids: torch.Tensor
     loss_mask: torch.Tensor
     sampled_from: Literal["candidate", "reference"]
     first: torch.Tensor
     gated: tuple[str, ...] = ("k3",)
-    parts: dict[Name, list[SequenceSums]] = field(init=False)
+    parts: dict[WalkerName, list[SequenceSums]] = field(init=False)
 
     def __post_init__(self) -> None:
         """Start with nothing seen of any walker."""
         self.parts = {walker: [] for walker in self.walkers}
 
     @classmethod
-    def of(cls, plan: Plan, walkers: Sequence[Name], reference: Name = REFERENCE) -> Logits:
-        """An observer of these walkers on the tokens of a plan."""
-        ids, _, scored = plan.outcomes_on_device
-        sampler, first = plan.recipe.tokens.sampler, plan.first_occurrences
-        return cls(plan.model.graph.scores, reference, walkers, ids, scored, sampler, first, plan.gated)
+    def of(cls, study: Study, walkers: Sequence[WalkerName], reference: WalkerName = REFERENCE) -> Logits:
+        """An observer of these walkers on the tokens of a study."""
+        ids, _, scored = study.outcomes_on_device
+        sampler, first = study.recipe.tokens.sampler, study.first_occurrences
+        return cls(study.model.graph.scores, reference, walkers, ids, scored, sampler, first, study.gated)
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
@@ -167,15 +167,15 @@ class Logits:
         union.parts = further.parts | self.parts
         return union
 
-    def sums(self, walker: Name) -> SequenceSums:
+    def sums(self, walker: WalkerName) -> SequenceSums:
         """The sums of one walker; sequences with the same tokens count once."""
         return SequenceSums.concatenate(self.parts[walker]).once(self.first)
 
 
 def seen_metrics(
     view: NodeView,
-    reference: Name,
-    candidate: Name,
+    reference: WalkerName,
+    candidate: WalkerName,
     input_ids: torch.Tensor,
     loss_mask: torch.Tensor,
     sampled_from: Literal["candidate", "reference"],
@@ -192,14 +192,14 @@ def seen_metrics(
     )
 
 
-def reports(view: NodeView, walker: Name) -> bool:
+def reports(view: NodeView, walker: WalkerName) -> bool:
     """Whether a walker's values here are log-probabilities that it reports, rather than logits."""
     if not view.node.op.role.reports:
         return False
     return walker in view.regions or view.active[walker]["form"] != UNROUNDED
 
 
-def truncates(view: NodeView, walker: Name) -> bool:
+def truncates(view: NodeView, walker: WalkerName) -> bool:
     """Whether -inf among a walker's values here stands for a token that it leaves out of what it samples from."""
     if walker in view.regions or not view.node.op.role.reports:
         return False

@@ -11,7 +11,7 @@ from moeparity.bisection.expectations import Expectation, expectations, refuse_u
 from moeparity.errors import Where, display_path, listed
 from moeparity.plan.address import ranges, role
 from moeparity.plan.bind import bind
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.choices import choices
 from moeparity.plan.config import UNDECLARED_DTYPE, Config
 from moeparity.plan.engine_profile import load_profile
@@ -54,7 +54,7 @@ class Outline:
     title: str
     sides: tuple[str, ...]
     graph: Graph
-    plans: tuple[BoundGraph, ...]
+    plans: tuple[Plan, ...]
     toggles: tuple[Toggle, ...] | None = None
     schedules: tuple[str, ...] = ()
     expectations: tuple[Expectation, ...] = ()

@@ -12,7 +12,6 @@ from moeparity.bisection.measures import codec, searched, summarise
 from moeparity.bisection.observe import observe
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.options import Options
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.prepare import prepare
 from moeparity.bisection.real_ranks.data import REAL
 from moeparity.bisection.report import Report
@@ -20,6 +19,7 @@ from moeparity.bisection.resume.fingerprint import fingerprint
 from moeparity.bisection.resume.pieces import PieceStore
 from moeparity.bisection.runs.folder import POINT, RunFolder, open_run
 from moeparity.bisection.sample import generate
+from moeparity.bisection.study import Study
 from moeparity.bisection.toggles.measure import worth_taking_apart
 from moeparity.bisection.workers.crew import Crew
 from moeparity.bisection.workers.message import job_of
@@ -63,11 +63,11 @@ def bisect(
     options = replace(options or Options(), digests=True) if run is not None else options or Options()
     request, wanted = {"device": device, **asdict(options)}, wanted_workers(workers)
     with open_run(run, "bisect", recipe, plain(request)) as folder:
-        plan = _ready(recipe, device, options, progress, opener)
+        study = _ready(recipe, device, options, progress, opener)
         if folder is not None:
-            folder.admit(plan, progress)
+            folder.admit(study, progress)
         with crew_of(wanted, device) as crew:
-            report = bisected(plan, folder, progress, workforce_of(plan, options, crew))
+            report = bisected(study, folder, progress, workforce_of(study, options, crew))
         if folder is not None:
             folder.finish(report)
     return report
@@ -83,41 +83,41 @@ def take_part(recipe: str | Path, device: str, options: Options) -> None:
 
 def _ready(
     recipe: str | Path, device: str, options: Options, progress: Callback | None, opener: Callable[..., Model]
-) -> Plan:
-    """The plan of a recipe; if real ranks are asked for, with the values that they computed."""
+) -> Study:
+    """The study of a recipe; if real ranks are asked for, with the values that they computed."""
     if options.ranks != REAL:
         return ready(recipe, device=device, options=options, progress=progress, opener=opener)
     # Imported here, since guards need parts of torch that take as long to import as everything else together.
     from moeparity.bisection.real_ranks.run import job, on_real_ranks
 
     with job(device):
-        plan = ready(recipe, device=device, options=options, progress=progress, opener=opener)
-        return replace(plan, real_ranks=on_real_ranks(plan, progress))
+        study = ready(recipe, device=device, options=options, progress=progress, opener=opener)
+        return replace(study, real_ranks=on_real_ranks(study, progress))
 
 
-def workforce_of(plan: Plan, options: Options, crew: Crew | None) -> Workforce:
-    """Who computes shards of a plan. If users' functions run, it is this process, since they are observed across
+def workforce_of(study: Study, options: Options, crew: Crew | None) -> Workforce:
+    """Who computes shards of a study. If users' functions run, it is this process, since they are observed across
     waves.
     """
     if crew is None:
         return HERE
-    if plan.functions:
+    if study.functions:
         _log.warning("--workers: users' functions are looked at in one process; everything is computed in this one")
         return HERE
-    return Workforce(crew=crew, job=job_of(plan, options))
+    return Workforce(crew=crew, job=job_of(study, options))
 
 
 def bisected(
-    plan: Plan,
+    study: Study,
     folder: RunFolder | None = None,
     progress: Callback | None = None,
     workforce: Workforce = HERE,
 ) -> Report:
-    """The report of a plan; read back if the run's folder has it already."""
-    with piece_store(plan, folder, Report) as store:
+    """The report of a study; read back if the run's folder has it already."""
+    with piece_store(study, folder, Report) as store:
 
         def make() -> Report:
-            whole, observed = passes_over(plan, store, progress, workforce)
+            whole, observed = passes_over(study, store, progress, workforce)
             return summarise(whole, searched(whole, observed, progress, store))
 
         return make() if folder is None or store is None else folder.once(store, POINT, make)
@@ -130,37 +130,37 @@ def ready(
     options: Options | None = None,
     progress: Callback | None = None,
     opener: Callable[..., Model] = open_model,
-) -> Plan:
-    """The plan of a recipe, with the tokens that the recipe asks to sample."""
-    plan = prepare(Path(recipe), device=device, options=options, progress=progress, opener=opener)
-    return generate(plan, progress=progress)
+) -> Study:
+    """The study of a recipe, with the tokens that the recipe asks to sample."""
+    study = prepare(Path(recipe), device=device, options=options, progress=progress, opener=opener)
+    return generate(study, progress=progress)
 
 
-def first_toggles(plan: Plan) -> list[Toggle]:
-    """What the first pass over a plan tries: its toggles, and the blocks to be restored."""
-    return [*plan.trial_toggles, *(toggle for _, toggle in plan.swaps.values() if toggle is not None)]
+def first_toggles(study: Study) -> list[Toggle]:
+    """What the first pass over a study tries: its toggles, and the blocks to be restored."""
+    return [*study.trial_toggles, *(toggle for _, toggle in study.swaps.values() if toggle is not None)]
 
 
 def passes_over(
-    plan: Plan, store: PieceStore | None, progress: Callback | None = None, workforce: Workforce = HERE
-) -> tuple[Plan, Observed]:
-    """The plan, with parts of the toggles that were taken apart, and what all passes over it saw."""
+    study: Study, store: PieceStore | None, progress: Callback | None = None, workforce: Workforce = HERE
+) -> tuple[Study, Observed]:
+    """The study, with parts of the toggles that were taken apart, and what all passes over it saw."""
     parents: tuple[tuple[str, ...], ...] = ()
-    first_pass = ShardedPass(plan=plan, toggles=first_toggles(plan), parents=parents)
+    first_pass = ShardedPass(study=study, toggles=first_toggles(study), parents=parents)
     observed = _observed(store, first_pass, workforce, progress)
-    for _ in range(plan.recipe.split):
-        worth = worth_taking_apart(plan, observed)
+    for _ in range(study.recipe.split):
+        worth = worth_taking_apart(study, observed)
         parts = [part for toggle in worth for part in split(toggle)]
         if not parts:
             break
-        plan, parents = plan.with_toggles(parts), (*parents, tuple(toggle.name for toggle in worth))
-        further = ShardedPass(plan=plan, toggles=parts, parents=parents)
+        study, parents = study.with_toggles(parts), (*parents, tuple(toggle.name for toggle in worth))
+        further = ShardedPass(study=study, toggles=parts, parents=parents)
         observed = observed.joined(_observed(store, further, workforce, progress))
-    return plan, observed
+    return study, observed
 
 
 def piece_store(
-    plan: Plan, folder: RunFolder | None = None, *results: type
+    study: Study, folder: RunFolder | None = None, *results: type
 ) -> AbstractContextManager[PieceStore | None]:
     """The store of finished passes and of results of these classes: in the run's folder, else in the user's cache until
     the run is finished.
@@ -169,10 +169,10 @@ def piece_store(
     nobody could tell that an earlier pass belongs to the same run.
     """
     if folder is not None:
-        return folder.pieces(codec(plan.model.graph, *results))
-    if plan.functions or not (plan.recipe.split or plan.recipe.attribute):
+        return folder.pieces(codec(study.model.graph, *results))
+    if study.functions or not (study.recipe.split or study.recipe.attribute):
         return nullcontext()
-    return PieceStore(fingerprint(plan), codec(plan.model.graph))
+    return PieceStore(fingerprint(study), codec(study.model.graph))
 
 
 def _observed(
@@ -186,7 +186,7 @@ def _observed(
     if workforce.crew is not None or (store is not None and store.has_any(SHARD.format(name))):
         observed = wanted.observed(store, workforce, progress)
     else:
-        observed = observe(wanted.plan, wanted.toggles, first=not wanted.parents, progress=progress)
+        observed = observe(wanted.study, wanted.toggles, first=not wanted.parents, progress=progress)
     if store is not None:
         store.save(name, observed)
     return observed

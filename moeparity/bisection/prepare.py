@@ -11,8 +11,8 @@ from moeparity import user_code
 from moeparity.bisection.arrival.measure import refuse_nothing_drawn
 from moeparity.bisection.options import Options
 from moeparity.bisection.oracle.side import ORACLE, oracle_side
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.recipe_tokens import checked, refuse_unasked
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import refuse_impossible
 from moeparity.errors import SpecError, Where, did_you_mean, display_path, listed
 from moeparity.evidence.explain.good_run import GoodRun, open_good_run
@@ -24,7 +24,7 @@ from moeparity.inputs.tokens.continuation import widened_grid
 from moeparity.inputs.tokens.grid import token_grid
 from moeparity.inputs.tokens.reader import recipe_tokens
 from moeparity.paths import LIMIT_FACTOR, limit
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.engine_profile import Profile, load_profile, overrides
 from moeparity.plan.region import nodes_within
 from moeparity.plan.rule import Rule
@@ -56,22 +56,22 @@ def prepare(
     progress: Callback | None = None,
     opener: Callable[..., Model] = open_model,
     values: bool = True,
-) -> Plan:
+) -> Study:
     """Read and check everything that a recipe names, bind both sides, and find their differences; runs nothing.
 
     opener: opens the checkpoint. values: if False, no weight is read, as estimates need. Raises MoeparityError; errors
     that can be found without weights come first.
     """
-    plan = _plan(path, device, options or Options(), progress, opener)
-    refuse_impossible(plan)
-    refuse_nothing_drawn(plan)
+    study = _plan(path, device, options or Options(), progress, opener)
+    refuse_impossible(study)
+    refuse_nothing_drawn(study)
     if values:
-        plan.model.check_values(progress)
-    return plan
+        study.model.check_values(progress)
+    return study
 
 
-def _plan(path: Path, device: str, options: Options, progress: Callback | None, opener: Callable[..., Model]) -> Plan:
-    """The plan of a recipe, made without reading a weight."""
+def _plan(path: Path, device: str, options: Options, progress: Callback | None, opener: Callable[..., Model]) -> Study:
+    """The study of a recipe, made without reading a weight."""
     recipe = _recipe(path, options)
     folder = reader.find_file(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
     tokens = recipe_tokens(recipe, path, folder)
@@ -99,7 +99,7 @@ def _plan(path: Path, device: str, options: Options, progress: Callback | None, 
         refuse_unasked(tokens, side.plan, Where(path, variant.line), path.parent / recipe.tokens.file)
     if good_run is not None:
         good_run.refuse_nothing_common(reference.plan)
-    return Plan(
+    return Study(
         path=path,
         recipe=recipe,
         model=model,
@@ -152,7 +152,7 @@ def _good_run(recipe: recipe_schema.RecipeFile, path: Path, model: Model, record
     return open_good_run(folder, recorded.folder, model.graph, tensor=tensor, where=where, map_name=map_name)
 
 
-def _whole(recorded: RecordedSide, plan: BoundGraph) -> RecordedSide:
+def _whole(recorded: RecordedSide, plan: Plan) -> RecordedSide:
     """The recorded side without values that the reference has as partial sums, since no program has those whole."""
     whole = {value: graft for value, graft in recorded.grafts.items() if plan.partials[value] == 1}
     return replace(recorded, grafts=whole)

@@ -143,10 +143,10 @@ def _seconds_of_a_call(device: str, clock: Callable[[], float]) -> float:
         (folder / "recipe.yaml").write_text(_RECIPE, "utf-8")
         ids = torch.randint(0, 256, (16, 32), generator=torch.Generator().manual_seed(0))
         write_tensors(folder / "tokens.safetensors", {"input_ids": ids})
-        plan = prepare(folder / "recipe.yaml", device=device)
+        study = prepare(folder / "recipe.yaml", device=device)
         seconds = []
         for _ in range(2):
             begun = clock()
-            observed = observe(plan, first_toggles(plan), first=True)
+            observed = observe(study, first_toggles(study), first=True)
             seconds.append(clock() - begun)
     return min(seconds) / sum(observed.cost.counts.evaluations.values())

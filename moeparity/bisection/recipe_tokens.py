@@ -13,7 +13,7 @@ from moeparity.inputs.tokens.requests import KEY_OF, asks_for, refuse_unknown_id
 from moeparity.inputs.tokens.tokenset import check_fits
 from moeparity.metrics.declaration import FORWARD_KL
 from moeparity.metrics.registry import METRICS
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.spec import recipe_schema
 
 
@@ -31,7 +31,7 @@ def checked(tokens: TokenSet, recipe: recipe_schema.RecipeFile, model: Model, pa
     return paired(tokens, model.graph, where)
 
 
-def refuse_unasked(tokens: TokenSet, plan: BoundGraph, where: Where, file: Path) -> None:
+def refuse_unasked(tokens: TokenSet, plan: Plan, where: Where, file: Path) -> None:
     """Raises SpecError for a side of this plan, written at `where`, that applies what no request asks for."""
     replaced = {name for region in plan.replaced().values() for name in region.nodes}
     for node in plan.graph.nodes:

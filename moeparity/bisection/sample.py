@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from moeparity.bisection.plan import Plan
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import walker
 from moeparity.engine.duration import FASTEST, require_time
 from moeparity.engine.footprint import estimate, require
@@ -41,10 +41,10 @@ class Decoding:
     SpecError if no token can be sampled under it.
     """
 
-    def __init__(self, plan: Plan, side: Side) -> None:
-        self.plan, self.settings = plan, side.schedule
+    def __init__(self, study: Study, side: Side) -> None:
+        self.study, self.settings = study, side.schedule
         self._refuse()
-        self.whole = plan.walked(side).on(plan.grid.sequences, plan.grid.length)
+        self.whole = study.walked(side).on(study.grid.sequences, study.grid.length)
 
     def possible(self, mask: Tensor, lasts: Tensor) -> tuple[Schedule | MicroBatches, int, Tensor]:
         """What can run if the tokens of `mask` (bool [B, T]) are known: in sequence i those up to column `lasts[i]`.
@@ -54,17 +54,17 @@ class Decoding:
         """
         if self.settings.start is None:
             grid = grid_of(mask, mask.sum(1))
-            return walked(self.settings, grid, Where(self.plan.path)), mask.shape[1], torch.arange(len(mask))
+            return walked(self.settings, grid, Where(self.study.path)), mask.shape[1], torch.arange(len(mask))
         steps = list(self._possible_steps((lasts + 1).tolist()))
         length = max(part.last for step in steps for part in step.parts)
         scored = {(span.sequence, span.last - 1) for step in steps for span in step.scored_spans}
         rows = [row for row, last in enumerate(lasts.tolist()) if (row, last) in scored]
-        grid = replace(self.plan.grid, length=length)
+        grid = replace(self.study.grid, length=length)
         schedule = replace(self.whole, steps=(*steps, *fillers(steps, grid)))
         return schedule, length, torch.tensor(rows)
 
     def _possible_steps(self, known_columns: Sequence[int]) -> Iterator[Step]:
-        there = [first for first, _ in self.plan.grid.spans]
+        there = [first for first, _ in self.study.grid.spans]
         for step in self.whole.steps:
             after = [*there]
             for part in step.parts:
@@ -83,7 +83,7 @@ class Decoding:
 
     def _refuse(self) -> None:
         """Raises SpecError for a schedule that needs tokens before they can be sampled."""
-        settings, prompts = self.settings, self.plan.grid.prompts
+        settings, prompts = self.settings, self.study.grid.prompts
         if settings.recorded is not None:
             problem = "a recorded schedule (`file`) knows its tokens"
         elif settings.pack is not None:
@@ -95,12 +95,12 @@ class Decoding:
         else:
             return
         raise SpecError(
-            f"{_where(self.plan)}: {problem}, so nothing can be sampled under this side's schedule. Expected one "
+            f"{_where(self.study)}: {problem}, so nothing can be sampled under this side's schedule. Expected one "
             "that decodes from the prompt, or micro-batches; or give the tokens as a file."
         )
 
 
-def refuse_found(prompts: Plan, continued: Plan, side: Side) -> None:
+def refuse_found(prompts: Study, continued: Study, side: Side) -> None:
     """Raises SpecError if the sampled tokens change the side's schedule: its prefix cache would find some of them."""
     if side.schedule.start is not None and continued.walked(side) != prompts.walked(side):
         raise SpecError(
@@ -109,8 +109,8 @@ def refuse_found(prompts: Plan, continued: Plan, side: Side) -> None:
         )
 
 
-def _where(plan: Plan) -> Where:
-    return Where(plan.path, plan.recipe.tokens.line_of("sample"))
+def _where(study: Study) -> Where:
+    return Where(study.path, study.recipe.tokens.line_of("sample"))
 
 
 NAME = "sampler"
@@ -120,21 +120,21 @@ token can be drawn now, int64 [n]; their logits [n, V]).
 """
 
 
-def generate(plan: Plan, *, progress: Callback | None = None) -> Plan:
-    """The plan with its prompts continued if the recipe has `tokens.sample`, else the plan itself.
+def generate(study: Study, *, progress: Callback | None = None) -> Study:
+    """The study with its prompts continued if the recipe has `tokens.sample`, else the study itself.
 
     If the weights take at most half of the free memory they stay there between forwards; else each forward streams
     them. Raises TokensError if the logits to sample from are not finite, or a token of an image is sampled; SpecError
     if nothing can be sampled under the side's schedule or a user's function leaves it without logits; MoeparityError if
     memory is too small.
     """
-    sample = plan.recipe.tokens.sample
+    sample = study.recipe.tokens.sample
     if sample is None:
-        return plan
-    side = plan.sides[sample.source]
-    _refuse_no_logits(plan, side, sample)
-    truncated = _truncates(plan, side, sample)
-    forward = _forward(plan, side, plan.model.graph.scores if truncated else plan.model.graph.output)
+        return study
+    side = study.sides[sample.source]
+    _refuse_no_logits(study, side, sample)
+    truncated = _truncates(study, side, sample)
+    forward = _forward(study, side, study.model.graph.scores if truncated else study.model.graph.output)
     if truncated:
         # What is kept is drawn from as it is: it is divided by the temperature already.
         sample = sample.model_copy(update={"temperature": 1.0})
@@ -143,22 +143,22 @@ def generate(plan: Plan, *, progress: Callback | None = None) -> Plan:
         rows, logits = forward(ids, mask, lasts)
         if not bool((logits.isfinite() | ((logits == -torch.inf) & truncated)).all()):
             raise TokensError(
-                f"{Where(plan.path, plan.recipe.tokens.line_of('sample'))}: the {sample.source}'s logits hold NaN or "
+                f"{Where(study.path, study.recipe.tokens.line_of('sample'))}: the {sample.source}'s logits hold NaN or "
                 "infinity, so nothing can be sampled from it."
             )
         return rows, logits
 
-    continued_plan = plan.on(continued(plan.tokens, sample, step, progress))
-    refuse_found(plan, continued_plan, side)
-    tokens, where = continued_plan.tokens, Where(plan.path, plan.recipe.tokens.line_of("sample"))
-    refuse_images(tokens.images, tokens.input_ids, plan.model.graph, where, "It was sampled. Give another `seed`.")
-    return continued_plan
+    continued_study = study.on(continued(study.tokens, sample, step, progress))
+    refuse_found(study, continued_study, side)
+    tokens, where = continued_study.tokens, Where(study.path, study.recipe.tokens.line_of("sample"))
+    refuse_images(tokens.images, tokens.input_ids, study.model.graph, where, "It was sampled. Give another `seed`.")
+    return continued_study
 
 
-def _refuse_no_logits(plan: Plan, side: Side, sample: Sample) -> None:
+def _refuse_no_logits(study: Study, side: Side, sample: Sample) -> None:
     """Raise SpecError if a user's function computes log-probabilities without giving the logits to sample from."""
-    region = side.plan.replaced().get(plan.model.graph.output)
-    if region is not None and region.nodes[-1] != plan.model.graph.output:
+    region = side.plan.replaced().get(study.model.graph.output)
+    if region is not None and region.nodes[-1] != study.model.graph.output:
         alternative = "reference" if sample.source == "candidate" else "candidate"
         raise SpecError(
             f"{region.where}: impl {region.call} runs in place of {' and '.join(region.nodes)}, so the {sample.source} "
@@ -166,11 +166,11 @@ def _refuse_no_logits(plan: Plan, side: Side, sample: Sample) -> None:
         )
 
 
-def _truncates(plan: Plan, side: Side, sample: Sample) -> bool:
+def _truncates(study: Study, side: Side, sample: Sample) -> bool:
     """Whether the side leaves tokens out of what it samples from. Raises SpecError if it does so at another temperature
     than that of the sampling.
     """
-    graph = plan.model.graph
+    graph = study.model.graph
     node = graph.makers[graph.scores]
     if any(node.name in region.nodes for region in side.plan.replaced().values()):
         return False
@@ -179,17 +179,17 @@ def _truncates(plan: Plan, side: Side, sample: Sample) -> bool:
         return False
     if active["temperature"] != sample.temperature:
         raise SpecError(
-            f"{_where(plan)}: temperature {sample.temperature:g}, and the {sample.source}, which leaves tokens out of "
+            f"{_where(study)}: temperature {sample.temperature:g}, and the {sample.source}, which leaves tokens out of "
             f"what it samples from, has {node.name}:temperature {active['temperature']}. Give both the same."
         )
     return True
 
 
-def required_sample(plan: Plan) -> Sample:
-    """What a plan is to sample. Raises SpecError if its recipe asks for nothing."""
-    sample = plan.recipe.tokens.sample
+def required_sample(study: Study) -> Sample:
+    """What a study is to sample. Raises SpecError if its recipe asks for nothing."""
+    sample = study.recipe.tokens.sample
     if sample is None:
-        where = Where(plan.path, plan.recipe.line_of("tokens"))
+        where = Where(study.path, study.recipe.line_of("tokens"))
         raise SpecError(f"{where}: tokens has no `sample:`, so there is nothing to generate. Add it, or run `bisect`.")
     return sample
 
@@ -251,17 +251,17 @@ def draw(logits: Tensor, temperature: float, uniform: Tensor) -> Tensor:
     return torch.searchsorted(cumulative, bound, right=True).squeeze(-1)
 
 
-def _forward(plan: Plan, side: Side, output: str) -> Forward:
-    model, store, sample = plan.model, plan.model.weights, required_sample(plan)
-    decoding, pictures = Decoding(plan, side), plan.tokens.images
-    sampler = walker(plan, NAME, side)
-    rows, length = plan.tokens.input_ids.shape[0], plan.grid.length
-    require([sampler], store, rows, length, limit=plan.memory_limit)
+def _forward(study: Study, side: Side, output: str) -> Forward:
+    model, store, sample = study.model, study.model.weights, required_sample(study)
+    decoding, pictures = Decoding(study, side), study.tokens.images
+    sampler = walker(study, NAME, side)
+    rows, length = study.tokens.input_ids.shape[0], study.grid.length
+    require([sampler], store, rows, length, limit=study.memory_limit)
     step = estimate([sampler], store, rows, sampled_length(sampler, length, sample.new_tokens))
     seconds = sample.new_tokens * FASTEST[model.device.type].seconds_of(step.amounts)
     many = f"sampling {sample.new_tokens:,} tokens"
     require_time(seconds, many, "Ask for fewer `new_tokens`, or give the tokens as a file.")
-    if store.residency == "stream" and fits(model.graph, side.plan.dtypes, model.device, plan.memory_limit):
+    if store.residency == "stream" and fits(model.graph, side.plan.dtypes, model.device, study.memory_limit):
         store = WeightStore(store.checkpoint, model.graph, model.device, "resident", store.progress)
 
     def forward(ids: Tensor, mask: Tensor, lasts: Tensor) -> tuple[Tensor, Tensor]:

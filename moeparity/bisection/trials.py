@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from moeparity.bisection.plan import Plan
+from moeparity.bisection.study import Study
 from moeparity.engine.refusals import refusals
 from moeparity.engine.routes import NATURAL, Forced, Routes
-from moeparity.engine.walker import Name, Walker
+from moeparity.engine.walker import Walker, WalkerName
 from moeparity.errors import SpecError
 from moeparity.numerics.collectives.execute import arch
 from moeparity.ops.attribute import RefusedError
@@ -20,7 +20,7 @@ from moeparity.plan.toggles import Toggle, mixed
 SHADOW: Final = "one side's numerics on the other's inputs"
 """The name of the walker that shows each node's local error."""
 
-Kind = Literal["alone", "restored", "candidate", "floor", "record", "other record", "arrival", "update"]
+TrialKind = Literal["alone", "restored", "candidate", "floor", "record", "other record", "arrival", "update"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class TrialKey:
     routes its routers take over.
     """
 
-    kind: Kind
+    kind: TrialKind
     of: str = ""
     draw: int = 0
     forced: Routes = NATURAL
@@ -59,7 +59,7 @@ class Trial:
     base: str
     routes: Forced | None = None
     schedule: Schedule | None = None
-    keys_of: Mapping[int, Name] = field(default_factory=dict)
+    keys_of: Mapping[int, WalkerName] = field(default_factory=dict)
 
 
 Trials = dict[TrialKey, Trial]
@@ -78,11 +78,11 @@ def restored(toggle: Toggle) -> TrialKey:
     return TrialKey("restored", toggle.name)
 
 
-def toggle_trials(plan: Plan, toggles: Iterable[Toggle]) -> tuple[Trials, Refusals]:
+def toggle_trials(study: Study, toggles: Iterable[Toggle]) -> tuple[Trials, Refusals]:
     """The two trials of every toggle, and the refusals of those that no op can run."""
     trials: Trials = {}
     refused: Refusals = {}
-    sides = plan.sides
+    sides = study.sides
     for toggle in toggles:
         for key, base, source in ((alone(toggle), REFERENCE, CANDIDATE), (restored(toggle), CANDIDATE, REFERENCE)):
             try:
@@ -97,55 +97,55 @@ def why(error: SpecError) -> str:
     return error.where if isinstance(error, RefusedError) else str(error)
 
 
-def refuse_impossible(plan: Plan) -> None:
+def refuse_impossible(study: Study) -> None:
     """Raises SpecError for a side that an op can't run."""
-    for refused in impossible(plan, sides(plan)).values():
+    for refused in impossible(study, sides(study)).values():
         raise refused[0]
 
 
-def impossible(plan: Plan, walkers: Sequence[Walker]) -> Mapping[Name, tuple[RefusedError, ...]]:
+def impossible(study: Study, walkers: Sequence[Walker]) -> Mapping[WalkerName, tuple[RefusedError, ...]]:
     """What ops refuse of these walkers' calls on the recipe's tokens, tokens still to be sampled included."""
-    return refusals(walkers, plan.model.graph, plan.grid.sequences, plan.grid.length, arch(plan.model.device))
+    return refusals(walkers, study.model.graph, study.grid.sequences, study.grid.length, arch(study.model.device))
 
 
-def sides(plan: Plan) -> list[Walker]:
+def sides(study: Study) -> list[Walker]:
     """Walkers of both sides, which run in every pass; for a recorded candidate, of its recorded values."""
-    return [walker(plan, REFERENCE, plan.reference), candidate(plan)]
+    return [walker(study, REFERENCE, study.reference), candidate(study)]
 
 
-def candidate(plan: Plan) -> Walker:
+def candidate(study: Study) -> Walker:
     """The candidate, or a walker of its recorded values."""
-    own_walker = walker(plan, CANDIDATE, plan.candidate)
-    return own_walker if plan.recorded is None else replace(own_walker, grafts=plan.recorded.grafts, shows="recorded")
+    own_walker = walker(study, CANDIDATE, study.candidate)
+    return own_walker if study.recorded is None else replace(own_walker, grafts=study.recorded.grafts, shows="recorded")
 
 
-def shadow(plan: Plan) -> Walker | None:
+def shadow(study: Study) -> Walker | None:
     """The walker that shows each node's local error: the candidate's numerics on the reference's inputs. For a trace,
     which has no numerics to run, it is the reference's numerics on the recorded inputs. None if nothing is tried.
     """
-    if plan.recorded is not None:
-        return replace(walker(plan, SHADOW, plan.reference), grafts=plan.recorded.grafts)
-    return walker(plan, SHADOW, plan.candidate, inputs_of=REFERENCE) if plan.attribution else None
+    if study.recorded is not None:
+        return replace(walker(study, SHADOW, study.reference), grafts=study.recorded.grafts)
+    return walker(study, SHADOW, study.candidate, inputs_of=REFERENCE) if study.attribution else None
 
 
-def of_trial(plan: Plan, key: TrialKey, trial: Trial) -> Walker:
+def of_trial(study: Study, key: TrialKey, trial: Trial) -> Walker:
     """The walker of a trial. Raises SpecError."""
     if trial.schedule is None:
-        return walker(plan, key, trial.side, routes=trial.routes)
-    return replace(walker(plan, key, trial.side), schedule=trial.schedule, keys_of=trial.keys_of)
+        return walker(study, key, trial.side, routes=trial.routes)
+    return replace(walker(study, key, trial.side), schedule=trial.schedule, keys_of=trial.keys_of)
 
 
 def walker(
-    plan: Plan, name: Name, side: Side, *, inputs_of: Name | None = None, routes: Forced | None = None
+    study: Study, name: WalkerName, side: Side, *, inputs_of: WalkerName | None = None, routes: Forced | None = None
 ) -> Walker:
-    """A walker that runs a side, or a mixture, of a plan in a pass. Raises SpecError."""
+    """A walker that runs a side, or a mixture, of a study in a pass. Raises SpecError."""
     return Walker(
         name=name,
         plan=side.plan,
-        schedule=plan.walked(side),
+        schedule=study.walked(side),
         inputs_of=inputs_of,
         routes=routes,
-        functions=plan.functions,
-        prompts=plan.grid.prompts,
-        requests=plan.tokens.requests,
+        functions=study.functions,
+        prompts=study.grid.prompts,
+        requests=study.tokens.requests,
     )

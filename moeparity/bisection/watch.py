@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from moeparity.bisection.plan import Plan
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import Trials
 from moeparity.engine.view import NodeView
 
@@ -52,9 +52,9 @@ class Watch(Generic[T]):
     """
 
     name: str
-    observer: Callable[[Plan, Trials], SectionObserver | None]
+    observer: Callable[[Study, Trials], SectionObserver | None]
     state: tuple[type, ...] = ()
-    bytes_per_token: Callable[[Plan], int] = lambda _: 0
+    bytes_per_token: Callable[[Study], int] = lambda _: 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

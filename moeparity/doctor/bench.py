@@ -19,7 +19,7 @@ from moeparity.engine.routes import IDS, Recorded, by_slot, tables
 from moeparity.inputs.model import Model
 from moeparity.inputs.tokens.tokenset import TokenSet
 from moeparity.metrics.replay import Replay, replayed
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.schedule.steps import MicroBatches, Schedule
 from moeparity.progress import Callback, Progress, Stop, StoppedError
 
@@ -47,8 +47,8 @@ class Bench:
 
     model: Model
     tokens: TokenSet
-    bases: Mapping[str, BoundGraph]
-    exact: Mapping[str, BoundGraph]
+    bases: Mapping[str, Plan]
+    exact: Mapping[str, Plan]
     progress: Callback | None
     flips: Flips | None = None
     chosen: Chosen = field(init=False)
@@ -118,7 +118,7 @@ class Bench:
         if self.progress is not None:
             self.progress(progress)
 
-    def run_of(self, hypothesis: Hypothesis, plan: BoundGraph, prompts: Prompts) -> Run:
+    def run_of(self, hypothesis: Hypothesis, plan: Plan, prompts: Prompts) -> Run:
         """The run of a hypothesis that reads the tokens of the log, in the steps that it says."""
         reading = hypothesis.reading
         if isinstance(reading, Replay):

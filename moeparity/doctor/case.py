@@ -28,7 +28,7 @@ from moeparity.inputs.weights.checkpoint import Checkpoint
 from moeparity.inputs.weights.fit import check
 from moeparity.logs.record import Sampling
 from moeparity.metrics.verdict import Interval
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.engine_profile import overrides
 from moeparity.plan.rule import Rule
 from moeparity.plan.schedule.steps import FORWARD, MicroBatches, Phase, Schedule
@@ -43,7 +43,7 @@ _IN_STEPS: tuple[Phase, ...] = (FORWARD, "prefill", "chunk")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class DoctorRequest:
     """What to examine. sampler, trainer: the profiles of the two parties; None: as launch files say, else the default.
     trainer_logs: logs that only the trainer wrote. sequences: how many sequences of the log are simulated. every:
     simulate even if a file by itself names a cause.
@@ -88,7 +88,7 @@ class Case:
     those that fit it.
     """
 
-    request: Request
+    request: DoctorRequest
     evidence: Evidence
     of_log: Batch
     bench: Bench
@@ -173,13 +173,13 @@ class Case:
         return self.bench.scored[Key(self.request.profile(party), name)][self.mask]
 
 
-def gather(request: Request) -> Gathered:
+def gather(request: DoctorRequest) -> Gathered:
     """The evidence, and the tokens of its logs. Raises MoeparityError without a log or a checkpoint."""
     evidence = find(request.evidence, request.checkpoint, request.previous, request.trainer_logs, request.adapter)
     return gathered(evidence, request.sequences)
 
 
-def opened(request: Request, material: Gathered, progress: Callback | None = None) -> Case:
+def opened(request: DoctorRequest, material: Gathered, progress: Callback | None = None) -> Case:
     """The case of some evidence, with every profile simulated as configured.
 
     Raises MoeparityError for evidence that can't be used, such as named profiles that do not fit the model.
@@ -252,7 +252,7 @@ def _bench(
     return Bench(model, tokens, bases, exact, progress, flips, schedules), of_party, tuple(filter(None, (note, unfit)))
 
 
-def _beside_legal(parties: Mapping[str, Engine], model: Model, rules: tuple[Rule, ...]) -> dict[str, BoundGraph]:
+def _beside_legal(parties: Mapping[str, Engine], model: Model, rules: tuple[Rule, ...]) -> dict[str, Plan]:
     """The plans of the parties' engines and of those that make no mistake, as far as the latter fit the model."""
     legal = {name: shipped(name, "") for name in LEGAL if name not in parties}
     with suppress(SpecError, GraphError):
@@ -276,7 +276,7 @@ def _refuse_unable(bench: Bench, of_party: Mapping[Party, Engine]) -> None:
 
 
 def _case(
-    request: Request,
+    request: DoctorRequest,
     evidence: Evidence,
     of_log: Batch,
     bench: Bench,

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 from moeparity.bisection.cost import shown_time
-from moeparity.doctor.case import Case, Request, gather, opened
+from moeparity.doctor.case import Case, DoctorRequest, gather, opened
 from moeparity.doctor.evidence_lines import evidence_lines
 from moeparity.doctor.hypotheses import AS_CONFIGURED, coarse
 from moeparity.doctor.scores import Run, scores
@@ -45,7 +45,7 @@ class Expected:
         return group("Evidence", lines(*self.evidence)), group("Expected", lines(*times))
 
 
-def expected(request: Request, progress: Callback | None = None) -> Expected:
+def expected(request: DoctorRequest, progress: Callback | None = None) -> Expected:
     """What an examination of this evidence would take; runs the engines without a mistake, and no hypothesis. Raises
     MoeparityError for evidence that can't be used.
     """

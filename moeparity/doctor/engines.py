@@ -13,7 +13,7 @@ from moeparity.doctor.evidence import Stranger
 from moeparity.doctor.report import PARTIES, Party
 from moeparity.doctor.scores import MICRO_BATCH
 from moeparity.errors import GraphError, MoeparityError, SpecError, Where, display_path
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.engine_profile import Profile, load_profile
 from moeparity.plan.graph import Graph
 from moeparity.plan.rule import Rule
@@ -53,7 +53,7 @@ class Engine:
 
     def on_steps(
         self, steps: Scheduling, graph: Graph, grid: TokenGrid, dtype: str, rules: tuple[Rule, ...]
-    ) -> tuple[BoundGraph, Schedule | MicroBatches]:
+    ) -> tuple[Plan, Schedule | MicroBatches]:
         """As the engine runs these steps. Raises SpecError if they are those of a file and not of these tokens."""
         variant = self.variant.model_copy(update={"schedule": steps, "micro_batch": None})
         phases = phases_of((settings(steps, None, None, HERE, variant.placement.groups),), grid, HERE)
@@ -64,7 +64,7 @@ class Engine:
 
 def bound_alike(
     of: Mapping[str, Engine], graph: Graph, dtype: str, rules: tuple[Rule, ...], phases: tuple[Phase, ...] = (FORWARD,)
-) -> dict[str, BoundGraph]:
+) -> dict[str, Plan]:
     """The plans of engines for some phases. The cases of the phases are the same in all plans, so that the plans can be
     mixed. Raises SpecError, GraphError.
     """

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from moeparity import paths
-from moeparity.doctor.kinds import Kind, kind_of_file, kind_of_folder
+from moeparity.doctor.kinds import EvidenceKind, kind_of_file, kind_of_folder
 from moeparity.errors import CheckpointError, LogError, MoeparityError, Where, display_path, listed
 from moeparity.logs.opening import Log, open_sampled
 from moeparity.logs.opening import open as open_both
@@ -106,7 +106,7 @@ def find(
     Raises NoLogError without a log, CheckpointError if there is no checkpoint, or more than one that could be meant, or
     more than one adapter.
     """
-    by_kind: dict[Kind, list[Path]] = {}
+    by_kind: dict[EvidenceKind, list[Path]] = {}
     strangers: list[Stranger] = []
     for path, kind in _looked_at(places):
         if isinstance(kind, str):
@@ -143,7 +143,7 @@ def find(
     return Evidence(**vars(files) | of_logs)
 
 
-def _looked_at(places: Sequence[Path]) -> Iterator[tuple[Path, Kind | MoeparityError]]:
+def _looked_at(places: Sequence[Path]) -> Iterator[tuple[Path, EvidenceKind | MoeparityError]]:
     """Files and folders, each with what it is or why it is nothing."""
     looked_at, walked = 0, set[Path]()
     for place in places:
@@ -159,7 +159,7 @@ def _looked_at(places: Sequence[Path]) -> Iterator[tuple[Path, Kind | MoeparityE
             yield path, kind
 
 
-def _inside(path: Path, depth: int, walked: set[Path]) -> Iterator[tuple[Path, Kind | MoeparityError]]:
+def _inside(path: Path, depth: int, walked: set[Path]) -> Iterator[tuple[Path, EvidenceKind | MoeparityError]]:
     try:
         if not paths.is_folder(path):
             yield path, kind_of_file(path)

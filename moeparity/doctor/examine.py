@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from moeparity.doctor.answer import LEAST, answered, explains_all, of_other_weights
-from moeparity.doctor.case import Case, Request, Tried, gather, opened
+from moeparity.doctor.case import Case, DoctorRequest, Tried, gather, opened
 from moeparity.doctor.clues import of_engines, of_files
 from moeparity.doctor.engines import DEFAULTS
 from moeparity.doctor.evidence import NoLogError
@@ -35,7 +35,7 @@ from moeparity.doctor.traces import of_traces, with_traces
 from moeparity.doctor.uniform import of_uniform
 from moeparity.doctor.unsimulated import at_once, causes, without_log
 from moeparity.logs.log_files import Opening, measure_files
-from moeparity.logs.request import Request as LogRequest
+from moeparity.logs.request import MetricsRequest
 from moeparity.logs.retokenised import NAME as RETOKENISED
 from moeparity.plan.graph import Graph
 from moeparity.progress import Callback, Stop, StoppedError
@@ -60,7 +60,7 @@ _OF_HEAD, _NEAR = "temperature-in-the-head", 0.7
 """The family of a temperature, and where its search starts."""
 
 
-def examine(request: Request, progress: Callback | None = None, stop: Stop | None = None) -> Examination:
+def examine(request: DoctorRequest, progress: Callback | None = None, stop: Stop | None = None) -> Examination:
     """The cause of the difference between what a sampler and a trainer recorded of the same tokens.
 
     If one of them recorded nothing, its profile is simulated instead. Without a log, the answer is what other files
@@ -88,7 +88,7 @@ def examine(request: Request, progress: Callback | None = None, stop: Stop | Non
         return answered(case, case.tried([AS_CONFIGURED, *case.bench.ran.values()]), (), is_stopped=True)
 
 
-def _examined(case: Case, request: Request, progress: Callback | None) -> Examination:
+def _examined(case: Case, request: DoctorRequest, progress: Callback | None) -> Examination:
     tried = case.tried([AS_CONFIGURED])
     logged, symptoms = _told_by_log(case)
     case = replace(case, clues=(*case.clues, *symptoms))
@@ -251,7 +251,7 @@ def _told_by_log(case: Case) -> tuple[tuple[str, ...], tuple[Clue, ...]]:
         return (), ()
     trainer_logs, tokenizer = case.evidence.trainer_logs, case.evidence.tokenizer
     opening = Opening(trainer=trainer_logs, partial=bool(trainer_logs), tokenizer=tokenizer)
-    diagnosis = measure_files(case.evidence.logs, LogRequest(), opening).diagnosis
+    diagnosis = measure_files(case.evidence.logs, MetricsRequest(), opening).diagnosis
     names = () if diagnosis is None else diagnosis.names("named", "semantics")
     symptoms = [name for name in names if _is_symptom(case, name)]
     shown = [*symptoms, *(name for name in names if name == RETOKENISED)]

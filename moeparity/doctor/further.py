@@ -26,7 +26,7 @@ from moeparity.errors import counted
 from moeparity.inputs.model import Model
 from moeparity.metrics.tokens import CHUNK, log_probs
 from moeparity.output.words import percent
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 
 TOP_K, STATES = "top-k log-probabilities", "hidden states"
 _MOST = 2**17
@@ -171,7 +171,7 @@ class _HeldTo:
             self.effects[_name(each)] = of_name.get(each.hypothesis.name, unknown) if is_about else nothing
         return True
 
-    def _effects(self, case: Case, about: Sequence[Hypothesis], base: BoundGraph) -> dict[str, Tensor]:
+    def _effects(self, case: Case, about: Sequence[Hypothesis], base: Plan) -> dict[str, Tensor]:
         """What each hypothesis makes of the column, by name; those that an op refuses have none."""
         bench, prompts = case.bench, case.bench.prompts
         plans = runnable([each for each in about if not isinstance(each.reading, Rows | Shift | Cut)], base)
@@ -188,7 +188,7 @@ class _HeldTo:
                 effects[each.name] = self._of_cut(case, each)
         return effects
 
-    def _of_rows(self, bench: Bench, reading: Rows, base: BoundGraph) -> Tensor:
+    def _of_rows(self, bench: Bench, reading: Rows, base: Plan) -> Tensor:
         """What other tokens make of the column."""
         spans, prompts = bench.prompts.grid.spans, bench.prompts.grid.prompts
         sources = [reading.sources(end - first, prompt) for (first, end), prompt in zip(spans, prompts, strict=True)]
@@ -200,14 +200,14 @@ class _HeldTo:
         moved = places[self.column.sequence, self.column.position]
         return self._from_places(replace(bench, tokens=tokens), base, moved, moved >= 0)
 
-    def _of_shift(self, bench: Bench, by: int, base: BoundGraph) -> Tensor:
+    def _of_shift(self, bench: Bench, by: int, base: Plan) -> Tensor:
         """What values recorded beside the token `by` places before their own make of the column."""
         scored = torch.nn.functional.pad(bench.tokens.loss_mask.cpu(), (0, 1))
         moved = self.column.position + by
         token = (moved + 1).clamp(0, scored.shape[1] - 1)
         return self._from_places(bench, base, moved, scored[self.column.sequence, token])
 
-    def _from_places(self, bench: Bench, base: BoundGraph, moved: Tensor, is_there: Tensor) -> Tensor:
+    def _from_places(self, bench: Bench, base: Plan, moved: Tensor, is_there: Tensor) -> Tensor:
         """The effect of values computed at other positions, int64 [M], where they are there, bool [M]; else nothing."""
         column = self.column
         cells = column.sequence[is_there], moved[is_there], column.index[is_there]

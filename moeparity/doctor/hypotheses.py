@@ -12,7 +12,7 @@ from moeparity.doctor.readings import Reading
 from moeparity.errors import MoeparityError
 from moeparity.ops.attribute import Value
 from moeparity.plan.address import role
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.changed import with_planted_in
 from moeparity.plan.faults.apply import experts_of
 from moeparity.plan.faults.fault import Fault, Planted, planted, spelled
@@ -96,7 +96,7 @@ class Hypothesis:
         """The name without the number."""
         return self.name if self.number is None else self.number.family
 
-    def applied(self, plan: BoundGraph) -> BoundGraph:
+    def applied(self, plan: Plan) -> Plan:
         """The plan with this wrong. Raises SpecError if an op refuses the result."""
         faults: dict[str, tuple[Planted, ...]] = {}
         settings: dict[Case, dict[Place, Setting]] = {phase: {} for phase in plan.phases}
@@ -301,9 +301,9 @@ def scales_of_one_layer(graph: Graph) -> Iterator[Hypothesis]:
                 yield _at(each, _of_layer(of_layer, layer), of_layer)
 
 
-def runnable(hypotheses: Iterable[Hypothesis], plan: BoundGraph) -> dict[str, BoundGraph]:
+def runnable(hypotheses: Iterable[Hypothesis], plan: Plan) -> dict[str, Plan]:
     """By name, the plans of the hypotheses that can be run; an op refuses some combinations of choices."""
-    plans: dict[str, BoundGraph] = {}
+    plans: dict[str, Plan] = {}
     for hypothesis in hypotheses:
         try:
             plans[hypothesis.name] = hypothesis.applied(plan)

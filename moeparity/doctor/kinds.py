@@ -17,7 +17,9 @@ from moeparity.logs.formats.registry import recognise
 from moeparity.profiles.launch import read
 from moeparity.ranks.journal import SCHEMA as JOURNAL
 
-Kind = Literal["checkpoint", "adapter", "log", "launch", "schedule", "trace", "fingerprint", "journal", "beside"]
+EvidenceKind = Literal[
+    "checkpoint", "adapter", "log", "launch", "schedule", "trace", "fingerprint", "journal", "beside"
+]
 """`beside` is what a server's plugin wrote beside its arguments and steps, and is read with these."""
 _CONFIG, _ADAPTER = "config.json", "adapter_config.json"
 _LOGS = {".jsonl", ".json", ".parquet", ".pt", ".safetensors", ".gz"}
@@ -28,7 +30,7 @@ _LINE = 4_000_000
 """Bytes of a first line that is looked at; a longer one is a log's or nobody's."""
 
 
-def kind_of_folder(folder: Path) -> Kind | None:
+def kind_of_folder(folder: Path) -> EvidenceKind | None:
     """What a folder is as a whole; None if it only holds other things."""
     if paths.present(folder / _CONFIG):
         return "checkpoint"
@@ -39,7 +41,7 @@ def kind_of_folder(folder: Path) -> Kind | None:
     return "fingerprint" if any(folder.glob("rank-*/weights.safetensors")) else None
 
 
-def kind_of_file(path: Path) -> Kind:
+def kind_of_file(path: Path) -> EvidenceKind:
     """What a file is. Raises MoeparityError with the reason if it is nothing that is known."""
     try:
         paths.checked(path)
@@ -57,7 +59,7 @@ def kind_of_file(path: Path) -> Kind:
     return _log_or_launch(path)
 
 
-def _log_or_launch(path: Path) -> Kind:
+def _log_or_launch(path: Path) -> EvidenceKind:
     reasons: list[str] = []
     if path.suffix in _LOGS:
         try:

@@ -20,7 +20,7 @@ from moeparity.doctor.routes import Flipped
 from moeparity.errors import MoeparityError
 from moeparity.logs.noise_gate import FLIPPED
 from moeparity.metrics.interval import student
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.sides import Side
 from moeparity.plan.toggles import SEMANTICS, Toggle, mixed, toggles
@@ -49,13 +49,13 @@ STATISTICS: Mapping[str, Callable[[Tensor], float]] = {
 """Statistics of d, the sampler's log P minus the trainer's in nats, by their names in `moeparity metrics`."""
 
 
-def drawn(bases: Mapping[str, BoundGraph]) -> dict[str, BoundGraph]:
+def drawn(bases: Mapping[str, Plan]) -> dict[str, Plan]:
     """Plans that compute the same model as the profiles do: each a profile with half of the choices of another one, as
     far as these change roundings, orders and forms alone. Plans that an op refuses are left out.
     """
     draw = random.Random(_SEED)  # noqa: S311
     pairs = [(a, b) for a in bases for b in bases if a != b]
-    plans: dict[str, BoundGraph] = {}
+    plans: dict[str, Plan] = {}
     for number in range(DRAWS if pairs else 0):
         base, source = (Side(plan=bases[name], schedule=ScheduleSettings()) for name in pairs[number % len(pairs)])
         legal = [toggle for toggle in toggles(base, source) if _is_legal(toggle)]

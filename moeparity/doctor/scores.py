@@ -22,7 +22,7 @@ from moeparity.engine.walker import Walker, WalkersRefusedError
 from moeparity.inputs.model import Model
 from moeparity.inputs.tokens.tokenset import TokenSet
 from moeparity.metrics.tokens import CHUNK, log_probs
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.schedule.steps import MicroBatches, Schedule
 from moeparity.progress import Callback
 
@@ -45,7 +45,7 @@ class Run:
     over of a record. grafts: recorded values that stand in place of its own, by name.
     """
 
-    plan: BoundGraph
+    plan: Plan
     schedule: Schedule | MicroBatches | None = None
     routes: Recorded | None = None
     grafts: Mapping[str, Graft] = field(default_factory=dict)

@@ -16,7 +16,7 @@ from moeparity.errors import SpecError, display_path
 from moeparity.inputs.model import Model
 from moeparity.inputs.tokens.grid import token_grid
 from moeparity.inputs.tokens.tokenset import TokenSet
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.rule import Rule
 from moeparity.plan.schedule.steps import MicroBatches, Schedule
 from moeparity.plan.spec.scheduling import Scheduling
@@ -29,7 +29,7 @@ _ENDS = ".schedule.jsonl", ".tokens.jsonl"
 
 def recorded_steps(
     evidence: Evidence, of_log: Batch, sampler: Engine, model: Model, rules: tuple[Rule, ...]
-) -> tuple[tuple[BoundGraph, Schedule | MicroBatches] | None, str]:
+) -> tuple[tuple[Plan, Schedule | MicroBatches] | None, str]:
     """The sampler's plan with the steps on which it runs, and what is said of the file; None, with the reason, if the
     steps are not those of these tokens; "" if there is no such file.
     """
@@ -52,7 +52,7 @@ def recorded_steps(
 
 def decoding(
     sampler: Engine, tokens: TokenSet, model: Model, rules: tuple[Rule, ...]
-) -> tuple[BoundGraph, Schedule | MicroBatches] | None:
+) -> tuple[Plan, Schedule | MicroBatches] | None:
     """The sampler's plan with the steps in which it decodes the last tokens, one by one: a single row has other bits
     than many in some GEMMs. None where nothing is decoded, or its ops refuse such steps.
     """

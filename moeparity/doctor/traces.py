@@ -14,7 +14,7 @@ from moeparity.doctor.report import Answer, Clue, Examination
 from moeparity.documents.checked import shipped
 from moeparity.errors import MoeparityError, counted, display_path
 from moeparity.evidence.explain.report import Explained, Explanation
-from moeparity.evidence.explain.trace import Request, explain_trace
+from moeparity.evidence.explain.trace import ExplainRequest, explain_trace
 from moeparity.output.words import few
 from moeparity.plan.address import pattern
 from moeparity.progress import Callback, Stop
@@ -54,7 +54,7 @@ def _of_trace(folder: Path, checkpoint: Path, previous: Path | None, start: str,
     name = display_path(folder)
     before = () if previous is None else (previous,)
     try:
-        request = Request(trace=folder, checkpoint=checkpoint, profile=start, previous=before)
+        request = ExplainRequest(trace=folder, checkpoint=checkpoint, profile=start, previous=before)
         explained = explain_trace(request, progress, Stop(seconds=SECONDS))
     except MoeparityError as error:
         return Clue(says=f"{name}: a trace that can't be used: {error}")

@@ -18,7 +18,7 @@ from moeparity.numerics.joined_steps import Steps
 from moeparity.ops.attribute import RefusedError
 from moeparity.ops.kernels.text import Text
 from moeparity.ops.quantised import rounds_operands
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.graph import Node
 from moeparity.plan.region import Region
 
@@ -69,7 +69,7 @@ class Numerics:
     reads_text: bool = False
 
 
-def op_numerics(plan: BoundGraph, node: Node, rounded: Mapping[str, object]) -> Numerics:
+def op_numerics(plan: Plan, node: Node, rounded: Mapping[str, object]) -> Numerics:
     """The op's own kernel with the node's active values. `rounded` gives some sites another dtype.
 
     Parameters, weights and edits are those of the node as the plan runs it. They are part of the key, since the same
@@ -132,7 +132,7 @@ def weights_of(loaded: Loaded, node: Node, dtype: str, *, scales: bool) -> Weigh
     return loaded.of(node, dtype, scales=scales) if node.weights or scales else {}
 
 
-def region_numerics(plan: BoundGraph, node: Node, region: Region, function: Callable[..., Any]) -> Numerics:
+def region_numerics(plan: Plan, node: Node, region: Region, function: Callable[..., Any]) -> Numerics:
     """A user's function in place of the nodes of a region."""
     dtype = plan.dtype_of(node.name)
 

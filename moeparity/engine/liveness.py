@@ -11,7 +11,7 @@ from moeparity.engine.computation import Numerics
 from moeparity.engine.grid import Grid
 from moeparity.engine.joined import joined_rows
 from moeparity.engine.task import Task
-from moeparity.engine.walker import Name, Walker, with_lanes
+from moeparity.engine.walker import Walker, WalkerName, with_lanes
 from moeparity.engine.work import Work
 from moeparity.ops.attribute import EDGE
 from moeparity.ops.memory import INTEGER, Call
@@ -49,7 +49,7 @@ class Values:
         self.widths = {value: shape.numbers for value, shape in shapes.items()}
         self.heads = {value: shape.heads or 1 for value, shape in shapes.items()}
         # By walker and name.
-        self.values: dict[tuple[Name, str], _Value] = {}
+        self.values: dict[tuple[WalkerName, str], _Value] = {}
         self.numbers: dict[object, int] = {}
         # Bytes per token of all different values of a name, and of all outputs of a node; bytes of scratch memory of a
         # node.
@@ -68,7 +68,7 @@ class Values:
             numbers = {source: self._number((source, walker.schedule, *walker.keys_of.items())) for source in SOURCES}
             self.values |= {(walker.name, source): _Value(number, INTEGER) for source, number in numbers.items()}
         # By walker, the schedules of its shadows, and of those that take its keys.
-        self.taken_by: dict[Name, set[Schedule | MicroBatches]] = {}
+        self.taken_by: dict[WalkerName, set[Schedule | MicroBatches]] = {}
         self.ends: dict[frozenset[Schedule | MicroBatches], int] = {}
         for walker in walkers:
             if walker.inputs_of is not None:

@@ -32,7 +32,7 @@ from moeparity.engine.turns import NodeTurns
 from moeparity.engine.values import Block, Identities
 from moeparity.engine.view import Ids, NodeView, Observer, ids_of
 from moeparity.engine.visit import Visit
-from moeparity.engine.walker import Name, Walker, WalkersRefusedError, with_lanes
+from moeparity.engine.walker import Walker, WalkerName, WalkersRefusedError, with_lanes
 from moeparity.engine.work import Work
 from moeparity.inputs.tokens.images import Images
 from moeparity.inputs.weights.store import Loaded, WeightStore
@@ -120,7 +120,7 @@ class _Lockstep:
         self.on_cpu = tokens.device.type == "cpu"
         self.dtypes = tuple(dict.fromkeys(dtype for walker in walkers for dtype in walker.plan.dtypes))
         self.schedules = {walker.name: walker.schedule for walker in walkers}
-        self.names_on: dict[Schedule | MicroBatches, list[Name]] = {}
+        self.names_on: dict[Schedule | MicroBatches, list[WalkerName]] = {}
         for walker in walkers:
             self.names_on.setdefault(walker.schedule, []).append(walker.name)
         self.sources = {walker.name: walker.inputs_of or walker.name for walker in walkers}
@@ -132,8 +132,8 @@ class _Lockstep:
         self.turns = NodeTurns(self.grid, graph, self.schedules.values())
         # Shadows read other walkers' values, so they come after all of them.
         self.walkers = sorted(walkers, key=lambda walker: walker.inputs_of is not None)
-        self.values: dict[tuple[Name, str, Rows], list[Block]] = {}
-        self.entered: dict[Rows, dict[tuple[Name, str], Ids]] = {wave: {} for wave in self.grid.waves}
+        self.values: dict[tuple[WalkerName, str, Rows], list[Block]] = {}
+        self.entered: dict[Rows, dict[tuple[WalkerName, str], Ids]] = {wave: {} for wave in self.grid.waves}
         prompts = next((walker.prompts for walker in walkers if walker.prompts), ())
         requests = next((walker.requests for walker in walkers if walker.requests), ())
         self.texts = Texts(tokens=tokens, mask=mask, prompts=prompts, requests=requests)
@@ -154,9 +154,9 @@ class _Lockstep:
         """
         visit = Visit(node, wave, loaded, self.counts.evaluations, self.texts, compares=self.compares)
         leaders = self.work.leaders[node.name]
-        outputs: dict[Name, tuple[list[Block], ...]] = {}
-        inputs: dict[Name, tuple[list[Block] | None, ...]] = {}
-        active: dict[Name, Mapping[str, object]] = {}
+        outputs: dict[WalkerName, tuple[list[Block], ...]] = {}
+        inputs: dict[WalkerName, tuple[list[Block] | None, ...]] = {}
+        active: dict[WalkerName, Mapping[str, object]] = {}
         states = {} if node.op.tokens.state is None else self._states(node)
         for place, walker in enumerate(self.walkers):
             todo = self.work.at[walker.name, node.name]
@@ -197,7 +197,7 @@ class _Lockstep:
 
     def _of_all(
         self, of_schedule: Callable[..., Sequence[Item]], *place: object
-    ) -> Iterator[tuple[Name, Sequence[Item]]]:
+    ) -> Iterator[tuple[WalkerName, Sequence[Item]]]:
         """For each walker what `of_schedule` gives for its schedule; called once for all walkers with the same
         schedule.
         """
@@ -207,12 +207,12 @@ class _Lockstep:
     def _report_part(self, ticks: Ticks, place: int, part: float) -> None:
         ticks.within((place + part) / len(self.walkers))
 
-    def _turns(self, walker: Name, visit: Visit, todo: Task) -> Sequence[Turn]:
+    def _turns(self, walker: WalkerName, visit: Visit, todo: Task) -> Sequence[Turn]:
         """The tokens that go through a node together; several small steps at once if the op allows it."""
         turns = self.turns.at(self.schedules[walker], visit.node, todo, visit.wave)
         return self.joined.turns(turns) if len(turns) > 1 and self._joins(walker, visit, todo) else turns
 
-    def _joins(self, walker: Name, visit: Visit, todo: Task) -> bool:
+    def _joins(self, walker: WalkerName, visit: Visit, todo: Task) -> bool:
         """Whether one call may compute several steps: they use one kernel, and the inputs lie in memory as each step's
         own would.
         """
@@ -223,11 +223,11 @@ class _Lockstep:
         inputs = self._inputs(self.sources[walker], todo.reads, visit.wave)
         return all(block.tensor.is_contiguous() for blocks in inputs for block in blocks or ())
 
-    def _states(self, node: Node) -> dict[Name, Handed]:
+    def _states(self, node: Node) -> dict[WalkerName, Handed]:
         """What the steps of each walker hand on at a node with a state; a shadow begins from its source's states, and
         steps on some weights from those of the walker whose keys they take.
         """
-        leaders, working = self.work.leaders[node.name], dict[Name, tuple[Givers, Task]]()
+        leaders, working = self.work.leaders[node.name], dict[WalkerName, tuple[Givers, Task]]()
         for walker in self.walkers:
             task = self.work.at[walker.name, node.name]
             if task is not None and leaders[walker.name] == walker.name:
@@ -236,7 +236,9 @@ class _Lockstep:
                 working[walker.name] = Givers(giver if giver in working else walker.name, by_lag), task
         return handed_at(working, {name: self.grid.borders[self.schedules[name]] for name in working})
 
-    def _ports(self, visit: Visit, at: Task, source: Name, handed: Handed | None, turn: Turn) -> tuple[Block, ...]:
+    def _ports(
+        self, visit: Visit, at: Task, source: WalkerName, handed: Handed | None, turn: Turn
+    ) -> tuple[Block, ...]:
         """A walker's blocks for one turn: those of the node's own ports, then one for each consumer that gets a value
         of its own.
         """
@@ -254,7 +256,7 @@ class _Lockstep:
             ports[0] if numerics is None else visit.called(todo, numerics, turn, inputs)[0] for numerics in todo.edges
         )
 
-    def _again(self, visit: Visit, walker: Name) -> tuple[torch.Tensor, ...]:
+    def _again(self, visit: Visit, walker: WalkerName) -> tuple[torch.Tensor, ...]:
         """A walker's outputs for its first turn, computed again."""
         todo = self.work.at[walker, visit.node.name]
         assert todo is not None, "only what ran is asked"
@@ -284,7 +286,7 @@ class _Lockstep:
         return list(visit.walked(self._turns(replay.of, visit, source), routes)[: replay.ports])
 
     def _by_sequence(
-        self, visit: Visit, at: Task, source: Name, handed: Handed | None, turn: Turn
+        self, visit: Visit, at: Task, source: WalkerName, handed: Handed | None, turn: Turn
     ) -> tuple[Block, ...]:
         """The values of a turn at an op that reads earlier tokens, or a state. If the op computes each span by itself,
         they are put together from the spans' values; the spans may belong to different cases.
@@ -300,7 +302,7 @@ class _Lockstep:
             parts.append(visit.computed(todo, todo.numerics, turn, queries, inputs, handed, before))
         return visit.identified(parts, turn.batch)
 
-    def _inputs(self, source: Name, reads: tuple[str | None, ...], wave: Rows) -> tuple[list[Block] | None, ...]:
+    def _inputs(self, source: WalkerName, reads: tuple[str | None, ...], wave: Rows) -> tuple[list[Block] | None, ...]:
         """The values of the walker `source` that are read; None for an input that is not read."""
         holder = self.work.holder
         return tuple(None if value is None else self.values[holder[value][source], value, wave] for value in reads)

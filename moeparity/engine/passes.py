@@ -12,7 +12,7 @@ from moeparity.engine.footprint import Footprint, estimate, greatest, require
 from moeparity.engine.lockstep import Counts, run
 from moeparity.engine.refusals import refusals
 from moeparity.engine.view import Observer
-from moeparity.engine.walker import Name, Walker, WalkersRefusedError
+from moeparity.engine.walker import Walker, WalkerName, WalkersRefusedError
 from moeparity.inputs.machine import available_bytes
 from moeparity.inputs.tokens.images import Images
 from moeparity.inputs.weights.store import WeightStore
@@ -20,7 +20,7 @@ from moeparity.numerics.collectives.execute import arch
 from moeparity.ops.attribute import RefusedError
 from moeparity.progress import Callback
 
-Refused = dict[Name, RefusedError]
+Refused = dict[WalkerName, RefusedError]
 """Walkers that can't run, and why."""
 
 Observing = Callable[[Sequence[Walker]], Sequence[Observer]]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from moeparity.engine.liveness import Values
 from moeparity.engine.task import Task
 from moeparity.engine.turns import NodeTurns
-from moeparity.engine.walker import Name, Walker, owner
+from moeparity.engine.walker import Walker, WalkerName, owner
 from moeparity.ops.attribute import RefusedError
 from moeparity.ops.memory import Call
 from moeparity.plan.graph import Graph, Node
@@ -16,12 +16,12 @@ from moeparity.plan.graph import Graph, Node
 
 def refusals(
     walkers: Sequence[Walker], graph: Graph, sequences: int, length: int, arch: str | None = None
-) -> Mapping[Name, tuple[RefusedError, ...]]:
+) -> Mapping[WalkerName, tuple[RefusedError, ...]]:
     """By walker, and node by node, the first call over [sequences, length] tokens that an op refuses. A walker that can
     run has none. arch: the GPU, such as `sm90`; None for a CPU.
     """
     calls = _Calls(walkers, graph, sequences, length, arch)
-    refused: dict[Name, tuple[RefusedError, ...]] = {}
+    refused: dict[WalkerName, tuple[RefusedError, ...]] = {}
     for node in graph.nodes:
         if node.op.refusals.call is not None:
             for name, refusal in calls.refused_at(node).items():
@@ -36,9 +36,9 @@ class _Calls:
         self.values, self.arch = Values(walkers, graph, sequences, length), arch
         self.turns = NodeTurns(self.values.grid, graph, self.values.grid.schedules)
 
-    def refused_at(self, node: Node) -> dict[Name, RefusedError]:
+    def refused_at(self, node: Node) -> dict[WalkerName, RefusedError]:
         """The walkers that are refused at a node."""
-        refused: dict[Name, RefusedError] = {}
+        refused: dict[WalkerName, RefusedError] = {}
         of_call: dict[tuple[object, ...], tuple[str, str] | None] = {}
         for walker in self.values.walkers:
             task = self.values.work.at[walker.name, node.name]

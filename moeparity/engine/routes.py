@@ -19,7 +19,7 @@ from torch import Tensor
 from moeparity.engine.grafts import Graft
 from moeparity.errors import SpecError
 from moeparity.ops.declaration import Role
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.changed import in_all_phases
 from moeparity.plan.graph import Graph
 
@@ -92,7 +92,7 @@ def by_slot(routes: Tensor, graph: Graph) -> dict[str, Graft]:
     return grafts
 
 
-def replayed_plan(plan: BoundGraph, source: BoundGraph) -> BoundGraph:
+def replayed_plan(plan: Plan, source: Plan) -> Plan:
     """The plan whose router outputs a forced walker takes over. The forced walker has the plan `plan` in one of its
     phases; the routes come from a walker with the plan `source`.
 

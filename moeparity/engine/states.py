@@ -13,7 +13,7 @@ from moeparity.engine.batch import Batch
 from moeparity.engine.carried import Carried, Row
 from moeparity.engine.task import Task
 from moeparity.engine.values import Identities
-from moeparity.engine.walker import Name
+from moeparity.engine.walker import WalkerName
 from moeparity.ops.attribute import RefusedError
 from moeparity.ops.state import BLOCK
 from moeparity.plan.schedule.borders import Borders, Columns, End
@@ -25,8 +25,8 @@ class Givers(NamedTuple):
     `by_lag`.
     """
 
-    always: Name
-    by_lag: Mapping[int, Name]
+    always: WalkerName
+    by_lag: Mapping[int, WalkerName]
 
 
 class Handed:
@@ -89,16 +89,18 @@ class Handed:
         return dict(sorted(ends.items()))
 
 
-def handed_at(working: Mapping[Name, tuple[Givers, Task]], borders: Mapping[Name, Borders]) -> dict[Name, Handed]:
+def handed_at(
+    working: Mapping[WalkerName, tuple[Givers, Task]], borders: Mapping[WalkerName, Borders]
+) -> dict[WalkerName, Handed]:
     """What walkers hand on at a node, by walker: `working` are those that compute it, givers before those that take
     from them, each with its givers and its task; `borders` are those of their schedules.
     """
-    columns: dict[Name, list[Columns]] = {name: [] for name in working}
+    columns: dict[WalkerName, list[Columns]] = {name: [] for name in working}
     for name, (givers, task) in working.items():
         resets = all(of_phase.numerics.resets for of_phase in task.every)
         for giver in dict.fromkeys((givers.always, *givers.by_lag.values())):
             columns[giver].append(borders[name].taken_of(borders[giver], resets=resets))
-    handed: dict[Name, Handed] = {}
+    handed: dict[WalkerName, Handed] = {}
     for name, (givers, _) in working.items():
         by_lag = {lag: handed[giver] for lag, giver in givers.by_lag.items()}
         handed[name] = Handed(borders[name], columns[name], handed.get(givers.always), by_lag)

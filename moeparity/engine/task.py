@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 
 from moeparity.engine.computation import Numerics, op_numerics, region_numerics
 from moeparity.engine.routes import IDS, IDS_AND_KEYS, LOGITS, ORDER, Forced, Recorded, replayed_plan, takes_over
-from moeparity.engine.walker import Name, Walker
+from moeparity.engine.walker import Walker, WalkerName
 from moeparity.errors import SpecError
 from moeparity.ops.attribute import EDGE
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.graph import SOURCES, Node
 from moeparity.plan.region import Region
 from moeparity.plan.schedule.cases import Case, Sizes, case_of
@@ -24,7 +24,7 @@ class Replay:
     given that walker's inputs in place of its own.
     """
 
-    of: Name | Recorded
+    of: WalkerName | Recorded
     numerics: Mapping[Case, Numerics]
     ports: int
 
@@ -76,7 +76,7 @@ class Task:
         return self if case is None else self.by_phase[case]
 
 
-def replayed_plans(walker: Walker, source: Walker | None) -> dict[Case, dict[Case, BoundGraph]]:
+def replayed_plans(walker: Walker, source: Walker | None) -> dict[Case, dict[Case, Plan]]:
     """The plan that makes the routes, by case of the forced walker and by case of the walker they are taken from; of a
     record (None), no plan. Raises SpecError where a walker's routes cannot be forced.
     """
@@ -91,7 +91,7 @@ def task_of(
     node: Node,
     edges: Sequence[str],
     handed: set[str],
-    replayed: Mapping[Case, Mapping[Case, BoundGraph]] | None,
+    replayed: Mapping[Case, Mapping[Case, Plan]] | None,
 ) -> Task:
     """The task of a walker at a node in the first phase of its schedule, with the tasks of other phases if they differ.
 
@@ -121,7 +121,7 @@ def _kind(task: Task) -> tuple[object, ...]:
     return (task.numerics.key, task.reads, replay, *(edge and edge.key for edge in task.edges))
 
 
-def _task(walker: Walker, plan: BoundGraph, node: Node, edges: Sequence[str], handed: set[str]) -> Task:
+def _task(walker: Walker, plan: Plan, node: Node, edges: Sequence[str], handed: set[str]) -> Task:
     region = plan.region(node.name)
     # A node's values with an edge of their rounded_edges are single and carry the node's name.
     inputs = plan.read_inputs(node)
@@ -190,7 +190,7 @@ def _has_borders(schedule: Schedule | MicroBatches) -> bool:
     return schedule.has_history or not rows_apart
 
 
-def _replaying(task: Task, node: Node, forced: Forced | Recorded, sources: Mapping[Case, BoundGraph]) -> Task:
+def _replaying(task: Task, node: Node, forced: Forced | Recorded, sources: Mapping[Case, Plan]) -> Task:
     """A router's or an indexer's task with its choices taken over, as `forced` says, from a record or from a walker
     that has these plans in its cases.
     """

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from moeparity.engine.batch import Batch
-from moeparity.ops.kernels.text import Request, Text
+from moeparity.ops.kernels.text import SamplingRequest, Text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Texts:
     tokens: torch.Tensor
     mask: torch.Tensor
     prompts: Sequence[int]
-    requests: Sequence[Request] = ()
+    requests: Sequence[SamplingRequest] = ()
 
     def before(self, batch: Batch, padding: int) -> Text:
         """The text up to each token of a batch, that one included; nothing stands before its rows of padding."""

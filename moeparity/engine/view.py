@@ -12,7 +12,7 @@ import torch
 from moeparity.engine.batch import Batch, Rows
 from moeparity.engine.grid import Grid, Turn
 from moeparity.engine.values import Block, assemble
-from moeparity.engine.walker import Name
+from moeparity.engine.walker import WalkerName
 from moeparity.inputs.weights.store import Loaded
 from moeparity.plan.graph import SOURCES, Node
 from moeparity.plan.region import Region
@@ -44,15 +44,15 @@ class NodeView:
     node: Node
     wave: Rows
     grid: Grid
-    outputs: Mapping[Name, tuple[list[Block], ...]]
-    inputs: Mapping[Name, tuple[list[Block] | None, ...]]
-    active: Mapping[Name, Mapping[str, object]]
-    regions: Mapping[Name, Region]
-    entered: Mapping[tuple[Name, str], Ids]
-    again: Callable[[Name], tuple[torch.Tensor, ...]]
+    outputs: Mapping[WalkerName, tuple[list[Block], ...]]
+    inputs: Mapping[WalkerName, tuple[list[Block] | None, ...]]
+    active: Mapping[WalkerName, Mapping[str, object]]
+    regions: Mapping[WalkerName, Region]
+    entered: Mapping[tuple[WalkerName, str], Ids]
+    again: Callable[[WalkerName], tuple[torch.Tensor, ...]]
     loaded: Loaded = field(default_factory=Loaded)
-    packs: Mapping[Name, Sequence[Batch]] = field(default_factory=dict)
-    turns: Mapping[Name, Sequence[Turn]] = field(default_factory=dict)
+    packs: Mapping[WalkerName, Sequence[Batch]] = field(default_factory=dict)
+    turns: Mapping[WalkerName, Sequence[Turn]] = field(default_factory=dict)
 
     @property
     def batch(self) -> Batch:
@@ -68,17 +68,17 @@ class NodeView:
         """Which tokens of the wave lie in these cells, bool [B, T]."""
         return torch.isin(self.grid.cell_of[slice(*self.wave)], torch.tensor(sorted(cells), dtype=torch.int64))
 
-    def ran(self, *walkers: Name) -> bool:
+    def ran(self, *walkers: WalkerName) -> bool:
         """Whether all of these walkers have values here."""
         return all(walker in self.outputs for walker in walkers)
 
-    def tensor(self, walker: Name, port: int = 0) -> torch.Tensor:
+    def tensor(self, walker: WalkerName, port: int = 0) -> torch.Tensor:
         """A walker's value for the whole wave. For partial sums it is their sum, exact up to one rounding."""
         blocks = self.outputs[walker][port]
         value = assemble(blocks, self.batch)
         return value if blocks[0].partials == 1 else value.sum(1, dtype=torch.float64).to(value.dtype)
 
-    def counted(self, walker: Name, port: int = 0) -> torch.Tensor:
+    def counted(self, walker: WalkerName, port: int = 0) -> torch.Tensor:
         """A walker's value without fillers, which no engine computes: [tokens, ...]; all of it if there are none."""
         value = self.tensor(walker, port)
         if self.grid.fillers.isdisjoint(self.cells):
@@ -87,14 +87,14 @@ class NodeView:
         axis = block.axis - (block.partials > 1)
         return value.movedim(axis, 1)[~self.tokens_of(self.grid.fillers).to(value.device)]
 
-    def by_token(self, walker: Name, port: int = 0) -> torch.Tensor:
+    def by_token(self, walker: WalkerName, port: int = 0) -> torch.Tensor:
         """The value that a walker has of every token of the wave: [B, T, values]. The partial sums of a token are
         joined along the last axis.
         """
         blocks = self.outputs[walker][port]
         return assemble(blocks, self.batch).movedim(blocks[0].axis, 1).unsqueeze(-1).flatten(2)
 
-    def tokens_by_case(self, walker: Name, cases: Collection[Case]) -> dict[Case, torch.Tensor]:
+    def tokens_by_case(self, walker: WalkerName, cases: Collection[Case]) -> dict[Case, torch.Tensor]:
         """By case of a plan: which tokens of the wave a walker computes in that case at this node, bool [B, T]."""
         first, last = self.wave
         tokens: dict[Case, torch.Tensor] = {}
@@ -106,16 +106,16 @@ class NodeView:
                 of_case.view(-1)[queries.index - first * self.grid.length] = True
         return tokens
 
-    def output_ids(self, walker: Name) -> list[Ids]:
+    def output_ids(self, walker: WalkerName) -> list[Ids]:
         """For each cell, the identities of all outputs."""
         return list(zip(*(ids_of(blocks, self.batch) for blocks in self.outputs[walker]), strict=True))
 
-    def outputs_agree(self, a: Name, b: Name) -> bool:
+    def outputs_agree(self, a: WalkerName, b: WalkerName) -> bool:
         """Whether two walkers have equal bits in every output, in all cells."""
         # If one walker works for the other, there is only one value.
         return self.outputs[a] is self.outputs[b] or self.output_ids(a) == self.output_ids(b)
 
-    def inputs_agree(self, a: Name, b: Name) -> list[bool]:
+    def inputs_agree(self, a: WalkerName, b: WalkerName) -> list[bool]:
         """For each cell, whether two walkers have equal bits in every input that both of them read.
 
         If an op reads earlier tokens, these count as inputs too. What the graph itself is given does not count: tokens
@@ -147,7 +147,7 @@ class NodeView:
             return regions[0].inputs, [True for _ in regions[0].inputs]
         return self.node.inputs, [self.node.op.tokens.reads_earlier(port) for port in self.node.ports]
 
-    def _with_history(self, agree: list[bool], *walkers: Name) -> list[bool]:
+    def _with_history(self, agree: list[bool], *walkers: WalkerName) -> list[bool]:
         """For each cell, whether it and all cells with earlier tokens that these walkers read from it agree."""
         if all(agree) or not any(agree):
             return agree

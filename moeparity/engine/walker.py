@@ -10,14 +10,14 @@ from moeparity.engine.grafts import Graft
 from moeparity.engine.routes import Forced, Recorded
 from moeparity.errors import SpecError
 from moeparity.ops.attribute import RefusedError
-from moeparity.ops.kernels.text import Request
-from moeparity.plan.bound import BoundGraph
+from moeparity.ops.kernels.text import SamplingRequest
+from moeparity.plan.bound import Plan
 from moeparity.plan.graph import Node
 from moeparity.plan.schedule.cases import ALL, Case, parse
 from moeparity.plan.schedule.steps import MicroBatches, Schedule
 from moeparity.plan.schedule.updates import recomputed
 
-Name = Any
+WalkerName = Any
 """The name of a walker, hashable: a side's name, or the key of a trial."""
 
 
@@ -37,18 +37,18 @@ class Walker:
     requests: what the request of each sequence asks for, the same for all walkers; empty if that is not known.
     """
 
-    name: Name
-    plan: BoundGraph
+    name: WalkerName
+    plan: Plan
     schedule: Schedule | MicroBatches
-    inputs_of: Name | None = None
-    keys_of: Mapping[int, Name] = field(default_factory=dict)
+    inputs_of: WalkerName | None = None
+    keys_of: Mapping[int, WalkerName] = field(default_factory=dict)
     routes: Forced | Recorded | None = None
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     grafts: Mapping[str, Graft] = field(default_factory=dict)
     shows: Literal["computed", "recorded"] = "computed"
     skips: frozenset[str] = frozenset()
     prompts: tuple[int, ...] = ()
-    requests: tuple[Request, ...] = ()
+    requests: tuple[SamplingRequest, ...] = ()
 
     @property
     def resets(self) -> bool:
@@ -62,7 +62,7 @@ class Walker:
         return self.shows == "computed" or node.op.role.reports or all(value in self.grafts for value in node.values)
 
     @property
-    def plans(self) -> Mapping[Case, BoundGraph]:
+    def plans(self) -> Mapping[Case, Plan]:
         """Its plan in each case of its schedule's phases, and of the weights of its steps. The first one stands for the
         walker where only one is reported.
         """
@@ -77,11 +77,11 @@ class Walker:
 class Lane(NamedTuple):
     """The name of a walker that computes the cache of walker `of` anew when the weights `lag` updates back come in."""
 
-    of: Name
+    of: WalkerName
     lag: int
 
 
-def owner(name: Name) -> Name:
+def owner(name: WalkerName) -> WalkerName:
     """The walker for which a walker of this name runs: itself, but for a lane."""
     return name.of if isinstance(name, Lane) else name
 
@@ -106,6 +106,6 @@ def with_lanes(walkers: Iterable[Walker], sequences: int, length: int) -> list[W
 class WalkersRefusedError(SpecError):
     """A pass ended because an op refuses what these walkers would compute. The others can run without them."""
 
-    def __init__(self, walkers: Iterable[Name], refusal: RefusedError) -> None:
+    def __init__(self, walkers: Iterable[WalkerName], refusal: RefusedError) -> None:
         super().__init__(str(refusal))
         self.walkers, self.refusal = frozenset(map(owner, walkers)), refusal

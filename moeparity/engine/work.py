@@ -8,9 +8,9 @@ from typing import Final
 
 from moeparity.engine.routes import Forced
 from moeparity.engine.task import Task, knows_steps, replayed_plans, task_of
-from moeparity.engine.walker import Name, Walker
+from moeparity.engine.walker import Walker, WalkerName
 from moeparity.ops.attribute import EDGE
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.graph import SOURCES, Graph, Node
 from moeparity.plan.latest import Latest
 from moeparity.plan.region import Region
@@ -36,16 +36,16 @@ class Work:
     holder: value -> walker -> the walker that keeps the value for it: its leader at the node that made the value.
     """
 
-    at: Mapping[tuple[Name, str], Task | None]
+    at: Mapping[tuple[WalkerName, str], Task | None]
     edge_values: Mapping[str, tuple[str, ...]]
     last_use: Mapping[str, str]
     dying: Mapping[str, tuple[str, ...]]
     entering: frozenset[str]
-    regions: Mapping[str, Mapping[Name, Region]]
-    leaders: Mapping[str, Mapping[Name, Name]]
-    holder: Mapping[str, Mapping[Name, Name]]
+    regions: Mapping[str, Mapping[WalkerName, Region]]
+    leaders: Mapping[str, Mapping[WalkerName, WalkerName]]
+    holder: Mapping[str, Mapping[WalkerName, WalkerName]]
 
-    def holders(self, value: str) -> set[Name]:
+    def holders(self, value: str) -> set[WalkerName]:
         """The walkers that keep a value, each for itself and those it leads."""
         return set(self.holder[value].values())
 
@@ -73,7 +73,7 @@ class Work:
         by_name = {walker.name: walker for walker in walkers}
         replayed = {w.name: replayed_plans(w, _replayed_of(w, by_name)) for w in walkers if w.routes is not None}
         tasks_of: dict[Alike, Task] = {}
-        at: dict[tuple[Name, str], Task | None] = {}
+        at: dict[tuple[WalkerName, str], Task | None] = {}
         for walker in walkers:
             source = by_name[walker.inputs_of or walker.name]
             for node in graph.nodes:
@@ -117,11 +117,11 @@ _LATEST: Final[Latest[Work]] = Latest(8)
 """One plan is walked again and again, over other tokens."""
 
 
-def _first_leaders(walkers: Sequence[Walker]) -> dict[Name, Name]:
+def _first_leaders(walkers: Sequence[Walker]) -> dict[WalkerName, WalkerName]:
     """For each walker the first one with the same schedule that takes keys of the same walkers. A shadow keeps no
     values: it follows and leads nobody.
     """
-    first: dict[tuple[object, ...], Name] = {}
+    first: dict[tuple[object, ...], WalkerName] = {}
     return {
         w.name: w.name if w.inputs_of is not None else first.setdefault((w.schedule, *w.keys_of.items()), w.name)
         for w in walkers
@@ -129,38 +129,38 @@ def _first_leaders(walkers: Sequence[Walker]) -> dict[Name, Name]:
 
 
 def _leaders(
-    walkers: Sequence[Walker], graph: Graph, at: Mapping[tuple[Name, str], Task | None]
-) -> dict[str, dict[Name, Name]]:
+    walkers: Sequence[Walker], graph: Graph, at: Mapping[tuple[WalkerName, str], Task | None]
+) -> dict[str, dict[WalkerName, WalkerName]]:
     """For each node, which walkers work for others: groups of walkers that part at the first node where their tasks
     differ.
     """
-    leaders: dict[str, dict[Name, Name]] = {}
+    leaders: dict[str, dict[WalkerName, WalkerName]] = {}
     before = _first_leaders(walkers)
     for node in graph.nodes:
-        first: dict[tuple[Name, int], Name] = {}
+        first: dict[tuple[WalkerName, int], WalkerName] = {}
         # Tasks are shared, so that the same task is the same object.
         parted = {w.name: first.setdefault((before[w.name], id(at[w.name, node.name])), w.name) for w in walkers}
         before = leaders[node.name] = before if parted == before else parted
     return leaders
 
 
-def _replayed_of(walker: Walker, by_name: Mapping[Name, Walker]) -> Walker | None:
+def _replayed_of(walker: Walker, by_name: Mapping[WalkerName, Walker]) -> Walker | None:
     """The walker from which a walker takes routes over; None for a record."""
     return by_name[walker.routes.of] if isinstance(walker.routes, Forced) else None
 
 
-def _hidden(plan: BoundGraph) -> frozenset[str]:
+def _hidden(plan: Plan) -> frozenset[str]:
     """The nodes and values inside a plan's regions, which nobody computes."""
     nodes = {node.name: node for node in plan.graph.nodes}
     inside = {name for name, region in plan.replaced().items() if name != region.nodes[-1]}
     return frozenset(inside | {value for name in inside for value in nodes[name].values})
 
 
-def _alike(walkers: Sequence[Walker], graph: Graph) -> dict[tuple[Name, str], Alike]:
+def _alike(walkers: Sequence[Walker], graph: Graph) -> dict[tuple[WalkerName, str], Alike]:
     """By walker and node, everything that a task is made from. Most walkers are alike at most nodes, and share one
     task.
     """
-    kinds: dict[tuple[Name, str], Alike] = {}
+    kinds: dict[tuple[WalkerName, str], Alike] = {}
     for walker in walkers:
         values: dict[str, list[object]] = {node.name: [node.name] for node in graph.nodes}
         for (node_name, attribute), setting in walker.plan.settings.items():
@@ -207,7 +207,7 @@ def _cut_otherwise(node: Node, walker: Walker, source: Walker) -> bool:
     return any(_cut_otherwise_in(node, plan, their_walker) for plan in walker.plans.values() for their_walker in theirs)
 
 
-def _cut_otherwise_in(node: Node, plan: BoundGraph, source: BoundGraph) -> bool:
+def _cut_otherwise_in(node: Node, plan: Plan, source: Plan) -> bool:
     if plan is source:
         return False
     cut = any(plan.partials[value] != source.partials[value] for value in node.inputs)
@@ -220,7 +220,7 @@ def _cut_otherwise_in(node: Node, plan: BoundGraph, source: BoundGraph) -> bool:
 
 
 def _edges(
-    walkers: Sequence[Walker], graph: Graph, alike: Mapping[tuple[Name, str], Alike]
+    walkers: Sequence[Walker], graph: Graph, alike: Mapping[tuple[WalkerName, str], Alike]
 ) -> dict[str, tuple[str, ...]]:
     """For each node, the consumers to which some walker gives another rounding than the stored one."""
     edges = {}

@@ -15,7 +15,7 @@ from moeparity.logs.diagnosis import CAUSES
 from moeparity.logs.measure import Measurement
 from moeparity.logs.noise_gate import FLIPPED
 from moeparity.logs.report import LogFile, LogReport
-from moeparity.logs.request import Request
+from moeparity.logs.request import MetricsRequest
 from moeparity.logs.series.data import Summary
 from moeparity.logs.series.pictures import refuse_unplottable, save_series
 from moeparity.logs.served_steps import WAYS, ServedSteps
@@ -49,7 +49,7 @@ class Opening:
 
 def measure_files(
     paths: Sequence[Path],
-    request: Request,
+    request: MetricsRequest,
     opening: Opening | None = None,
     progress: Callback | None = None,
     plot: Path | None = None,
@@ -84,7 +84,7 @@ def measure_files(
     return report
 
 
-def _served_steps(path: Path | None, request: Request) -> ServedSteps | None:
+def _served_steps(path: Path | None, request: MetricsRequest) -> ServedSteps | None:
     """The server's steps. Raises MoeparityError where tokens are asked for by what only these tell."""
     of_steps = [way for way in request.ways() if way in WAYS]
     if path is None and of_steps:
@@ -127,7 +127,7 @@ def measure_check(
     bounded = tuple(dict.fromkeys((*(check.expect.metrics or {}), *(name for name in noise if name != FLIPPED))))
     by = [FLIPPED] if FLIPPED in noise else []
     try:
-        request = Request(metrics=bounded, by=by, gate=Gate(metric=check.gate.metric, below=check.gate.below))
+        request = MetricsRequest(metrics=bounded, by=by, gate=Gate(metric=check.gate.metric, below=check.gate.below))
         request.selection()
     except MoeparityError as error:
         raise SpecError(f"{where}: {error}") from None

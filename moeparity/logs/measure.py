@@ -23,7 +23,7 @@ from moeparity.logs.report import (
     Outlier,
     SequenceMean,
 )
-from moeparity.logs.request import Request
+from moeparity.logs.request import MetricsRequest
 from moeparity.logs.series.data import Summary
 from moeparity.logs.series.pictures import chart_of
 from moeparity.logs.series.summary import of_steps, summarise
@@ -47,7 +47,7 @@ class Measurement:
     for.
     """
 
-    request: Request
+    request: MetricsRequest
     names: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     metrics: tuple[Metric, ...] = field(init=False)
     totals: Accumulator = field(init=False)
@@ -184,7 +184,7 @@ class Measurement:
         return replace(verdict, reason=f"{verdict.reason}{remark}", below=gate.below, value=value)
 
 
-def measure(sequences: Iterable[Record], request: Request, files: tuple[LogFile, ...] = ()) -> LogReport:
+def measure(sequences: Iterable[Record], request: MetricsRequest, files: tuple[LogFile, ...] = ()) -> LogReport:
     """The report of a stream of sequences, read once in bounded memory. Raises MoeparityError and LogError."""
     measurement = Measurement(request)
     for chunk in measurement.chunker.chunks(measurement.noted(sequences)):

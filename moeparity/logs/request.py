@@ -15,7 +15,7 @@ from moeparity.metrics.verdict import Gate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class MetricsRequest:
     """What a user asks of a log: sets of metrics besides `common`, ways of grouping, single metrics, a gate, and
     whether a page will draw figures.
     """

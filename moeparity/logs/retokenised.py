@@ -22,7 +22,7 @@ from torch import Tensor
 
 from moeparity.inputs.tokens.tokenizer import FileTokenizer, Piece
 
-Kind = Literal["same text", "special token as text", "placeholders", "other text"]
+SpanKind = Literal["same text", "special token as text", "placeholders", "other text"]
 """How the trainer's ids of a sequence differ from the sampler's.
 
 special token as text: one side spells out what is a single mark, such as the end of a turn, to the other side.
@@ -58,7 +58,7 @@ class Alignment:
 
     counterparts: Tensor
     spans: tuple[Span, ...]
-    kinds: tuple[Kind, ...]
+    kinds: tuple[SpanKind, ...]
     first: int
     says: str
 
@@ -72,7 +72,7 @@ class Retokenised:
     lost: how many of the sampler's scored tokens are neither compared nor in such a span.
     """
 
-    kinds: tuple[Kind, ...]
+    kinds: tuple[SpanKind, ...]
     first: int
     says: str
     sums: Tensor
@@ -97,7 +97,7 @@ def align(sampled: Sequence[int], scored: Sequence[int], tokenizer: FileTokenize
         else:
             spans.append(span)
     rest = Span(borders[0][common[-1]], len(sampled), borders[1][common[-1]], len(scored))
-    kinds: list[Kind] = ["same text"] if spans else []
+    kinds: list[SpanKind] = ["same text"] if spans else []
     says = [_says(sides, span, tokenizer) for span in spans[:1]]
     if rest.begin < rest.end or rest.trainer_begin < rest.trainer_end:
         kind, words = _difference(sides, rest, tokenizer)
@@ -126,7 +126,9 @@ def _borders(ids: Sequence[int], pieces: Sequence[Piece], tokenizer: FileTokeniz
     return borders
 
 
-def _difference(sides: tuple[Sequence[int], Sequence[int]], rest: Span, tokenizer: FileTokenizer) -> tuple[Kind, str]:
+def _difference(
+    sides: tuple[Sequence[int], Sequence[int]], rest: Span, tokenizer: FileTokenizer
+) -> tuple[SpanKind, str]:
     """What the difference of the text is that begins with the tokens of `rest`, and both sides there."""
     places = rest.begin, rest.trainer_begin
     near = {token for ids, at in zip(sides, places, strict=True) for token in ids[max(0, at - 1) : at + 1]}

@@ -18,7 +18,7 @@ from moeparity.inputs.tokens.requests import read_request
 from moeparity.inputs.tokens.tokenset import TokenSet, routed_layers
 from moeparity.logs.formats.further import FURTHER, HIDDEN
 from moeparity.logs.record import Sampling, Sequence
-from moeparity.ops.kernels.text import Request
+from moeparity.ops.kernels.text import SamplingRequest
 
 _ROUTES = "routed_experts"
 _UNLABELLED = "no label"
@@ -86,13 +86,13 @@ def tokens_of(log: Iterable[Sequence], *, most: int | None = None) -> LoggedToke
     )
 
 
-def _requests(sequences: list[Sequence]) -> tuple[Request, ...]:
+def _requests(sequences: list[Sequence]) -> tuple[SamplingRequest, ...]:
     """What each sequence's request asked for by token ids; empty if the log says nothing of any. Raises LogError."""
     try:
         requests = [read_request(s.where, dict(s.request) or None, s.grammar) for s in sequences]
     except TokensError as error:
         raise LogError(str(error)) from None
-    return tuple(request or Request() for request in requests) if any(requests) else ()
+    return tuple(request or SamplingRequest() for request in requests) if any(requests) else ()
 
 
 def refuse_without_prompt(sequence: Sequence) -> None:

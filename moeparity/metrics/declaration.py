@@ -11,7 +11,7 @@ from pydantic import Field, Strict
 
 from moeparity.documents.model import Model
 
-Kind = Literal[
+MetricKind = Literal[
     "token mean", "sequence mean", "mean over sequences", "token max", "token min", "sequence max", "sequence min",
     "token quantile", "of totals",
 ]  # fmt: skip
@@ -47,7 +47,7 @@ FORWARD_KL = "KL(sampler || trainer)"
 class Reduce(Model):
     """The reduction of a quantity. `offset` is added to the result; `at` is the rank of a quantile, in (0, 1]."""
 
-    kind: Kind
+    kind: MetricKind
     of: str
     offset: float = 0.0
     at: Annotated[float, Field(gt=0, le=1)] | None = None

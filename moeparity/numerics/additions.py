@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from moeparity.numerics.orders import AnyTree, Order, Sum, tree
 
-Kind = Literal["add", "fma", "fused", "kahan", "neumaier", "kahan_total", "neumaier_total", "round"]
+AdditionKind = Literal["add", "fma", "fused", "kahan", "neumaier", "kahan_total", "neumaier_total", "round"]
 
 LEAVES, ZERO, START = -1, -2, -3
 """Sources that are not registers: the leaves, a padded +0, and the value from which the root's accumulator starts."""
@@ -31,13 +31,13 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class AdditionStep:
     """One step, which makes the next register of `width` values; value i comes from value i of each operand.
 
     accumulate: the dtype to which it rounds (None: the executor's). last: registers that nothing reads after this step.
     """
 
-    kind: Kind
+    kind: AdditionKind
     accumulate: str | None
     operands: tuple[Operand, ...]
     width: int
@@ -48,7 +48,7 @@ class Step:
 class Schedule:
     """Steps, the operand that is the sum after them, and its dtype (None: the executor's)."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[AdditionStep, ...]
     result: Operand
     dtype: str | None
 
@@ -89,7 +89,7 @@ _ITEM = -4
 
 
 class _Item(NamedTuple):
-    kind: Kind
+    kind: AdditionKind
     accumulate: str | None
     operands: tuple[Ref, ...]
     time: int
@@ -114,14 +114,14 @@ class _Items:
         return total if node.round is None else self._make("round", node.round, (total,))
 
     def _chain(self, node: Sum, total: Ref | None) -> Ref:
-        plain: Kind = "kahan" if node.how == "kahan" else "neumaier" if node.how == "neumaier" else "add"
+        plain: AdditionKind = "kahan" if node.how == "kahan" else "neumaier" if node.how == "neumaier" else "add"
         start = total
         for child in node.children:
             value = self.of(child)
             if total is None:
                 total = value
                 continue
-            kind: Kind = "fma" if node.fma and isinstance(child, int) else plain
+            kind: AdditionKind = "fma" if node.fma and isinstance(child, int) else plain
             total = self._make(kind, node.accumulate, (total, value))
         assert total is not None
         if node.how == "plain" or (start is None and len(node.children) == 1):
@@ -138,7 +138,7 @@ class _Items:
             total = self._make("fused", node.accumulate, (total, *values[i : i + node.width]))
         return total
 
-    def _make(self, kind: Kind, accumulate: str | None, operands: tuple[Ref, ...]) -> Ref:
+    def _make(self, kind: AdditionKind, accumulate: str | None, operands: tuple[Ref, ...]) -> Ref:
         time = max([self.items[number].time for source, number in operands if source == _ITEM], default=0)
         self.items.append(_Item(kind, accumulate, operands, 1 + time))
         return (_ITEM, len(self.items) - 1)
@@ -147,15 +147,15 @@ class _Items:
 Places = dict[Ref, Ref]
 
 
-def _one_by_one(items: Sequence[_Item]) -> tuple[list[Step], Places]:
+def _one_by_one(items: Sequence[_Item]) -> tuple[list[AdditionStep], Places]:
     places = {(_ITEM, number): (number, 0) for number in range(len(items))}
     return [_step([[places.get(ref, ref) for ref in item.operands]], item) for item in items], places
 
 
-def _together(items: Sequence[_Item]) -> tuple[list[Step], Places]:
+def _together(items: Sequence[_Item]) -> tuple[list[AdditionStep], Places]:
     """Steps of items with the same time, kind and dtype whose operands lie in the same registers."""
     places: Places = {}
-    steps: list[Step] = []
+    steps: list[AdditionStep] = []
     by_time: dict[int, list[int]] = {}
     for number, item in enumerate(items):
         by_time.setdefault(item.time, []).append(number)
@@ -173,11 +173,11 @@ def _together(items: Sequence[_Item]) -> tuple[list[Step], Places]:
     return steps, places
 
 
-def _step(operands: list[list[Ref]], like: _Item) -> Step:
+def _step(operands: list[list[Ref]], like: _Item) -> AdditionStep:
     columns = tuple(
         Operand(column[0][0], _index([position for _, position in column])) for column in zip(*operands, strict=True)
     )
-    return Step(kind=like.kind, accumulate=like.accumulate, operands=columns, width=len(operands))
+    return AdditionStep(kind=like.kind, accumulate=like.accumulate, operands=columns, width=len(operands))
 
 
 def _index(positions: list[int]) -> Index:
@@ -189,14 +189,14 @@ def _index(positions: list[int]) -> Index:
     return slice(positions[0], positions[-1] + 1, gap)
 
 
-def _with_last_reads(steps: Iterable[Step], result: int) -> tuple[Step, ...]:
+def _with_last_reads(steps: Iterable[AdditionStep], result: int) -> tuple[AdditionStep, ...]:
     sources: set[int] = {result}
-    with_reads: list[Step] = []
+    with_reads: list[AdditionStep] = []
     for step in reversed(list(steps)):
         last = {operand.source for operand in step.operands if operand.source >= 0} - sources
         sources |= last
         with_reads.append(
-            Step(
+            AdditionStep(
                 kind=step.kind,
                 accumulate=step.accumulate,
                 operands=step.operands,

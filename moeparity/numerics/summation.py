@@ -13,7 +13,17 @@ from functools import lru_cache
 
 import torch
 
-from moeparity.numerics.additions import LEAVES, START, ZERO, Index, Operand, Schedule, Step, of_order, of_small_tree
+from moeparity.numerics.additions import (
+    LEAVES,
+    START,
+    ZERO,
+    AdditionStep,
+    Index,
+    Operand,
+    Schedule,
+    of_order,
+    of_small_tree,
+)
 from moeparity.numerics.bits import int_view
 from moeparity.numerics.compiled import Executor, evaluate
 from moeparity.numerics.dtypes import torch_dtype
@@ -176,8 +186,8 @@ def _constant(source: int, dtype: torch.dtype, start: Start) -> torch.Tensor:
     return value if isinstance(value, torch.Tensor) else torch.full((), value, dtype=dtype)
 
 
-def _dtype(of: Step | Schedule, accumulate: torch.dtype) -> torch.dtype:
-    name = of.accumulate if isinstance(of, Step) else of.dtype
+def _dtype(of: AdditionStep | Schedule, accumulate: torch.dtype) -> torch.dtype:
+    name = of.accumulate if isinstance(of, AdditionStep) else of.dtype
     return accumulate if name is None else torch_dtype(name)
 
 
@@ -226,7 +236,7 @@ class _Run:
         assert isinstance(total, torch.Tensor)
         return rounded(total, dtype).squeeze(self.axis)
 
-    def step(self, step: Step, dtype: torch.dtype) -> Value:
+    def step(self, step: AdditionStep, dtype: torch.dtype) -> Value:
         first, *operands = step.operands
         total = self.value(first, dtype)
         if step.kind == "fma":

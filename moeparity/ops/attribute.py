@@ -18,7 +18,7 @@ from moeparity.numerics.orders import EXPLICIT, NATIVE
 from moeparity.numerics.tensor_core.gemm_orders import USUAL
 from moeparity.ops.measured import Measured
 
-Kind = Literal["rounding", "order", "form", "semantics", "placement"]
+AttributeKind = Literal["rounding", "order", "form", "semantics", "placement"]
 Needs = Literal["always", "pieces", "partials", "no partials"]
 Value = str | float
 Condition = Mapping[str, tuple[Value | None, ...]]
@@ -82,7 +82,7 @@ class Attribute:
     """
 
     name: str
-    kind: Kind
+    kind: AttributeKind
     default: Value
     says: str
     values: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Graph + profile + a variant's own settings -> BoundGraph: frozen, every attribute with its value and origin."""
+"""Graph + profile + a variant's own settings -> Plan: frozen, every attribute with its value and origin."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 from moeparity.errors import SpecError
 from moeparity.plan import layered
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.changed import plan_of
 from moeparity.plan.cut import cut_by, refuse_other_phases
 from moeparity.plan.engine_profile import Profile
@@ -35,7 +35,7 @@ def bind(
     over: tuple[Rule, ...] = (),
     phases: tuple[Case, ...] = (FORWARD,),
     faults: Sequence[FaultyNode] = (),
-) -> BoundGraph:
+) -> Plan:
     """The plan of one variant. Where several set one place the later wins: op defaults, extended profiles, fusions,
     rules, `placement`, `overrides`, `over`.
 
@@ -84,7 +84,7 @@ class _OfProfile:
     """What a profile alone sets in each phase, and the plan of that; None where some op cannot run these settings."""
 
     of_phase: Mapping[Case, Layered]
-    plan: BoundGraph | None
+    plan: Plan | None
 
 
 # One profile and one graph are bound again and again: for each point of a sweep, each prefix, each side. The size of a

@@ -16,10 +16,10 @@ from moeparity.ops.placement import APART, ENDS, HANDS_ON, STAGE, SUM
 from moeparity.plan.graph import Graph, Node
 from moeparity.plan.setting import Place, Setting
 
-Settings = Mapping[Place, Setting]
+PlacedSettings = Mapping[Place, Setting]
 
 
-def ends(settings: Settings) -> dict[str, str]:
+def ends(settings: PlacedSettings) -> dict[str, str]:
     """The nodes that stages end with, each with what it sends to the next stage (`SUM` or `APART`)."""
     return {
         node: str(settings[node, HANDS_ON].value)
@@ -28,7 +28,7 @@ def ends(settings: Settings) -> dict[str, str]:
     }
 
 
-def in_effect(settings: Settings) -> Settings:
+def in_effect(settings: PlacedSettings) -> PlacedSettings:
     """The settings in effect: those that a border disables are replaced. The same object where there is no border."""
     borders = ends(settings)
     if not borders:
@@ -36,7 +36,7 @@ def in_effect(settings: Settings) -> Settings:
     return {place: _in_effect(place, setting, settings, borders) for place, setting in settings.items()}
 
 
-def _in_effect(place: Place, setting: Setting, settings: Settings, borders: Mapping[str, str]) -> Setting:
+def _in_effect(place: Place, setting: Setting, settings: PlacedSettings, borders: Mapping[str, str]) -> Setting:
     node, name = place
     if EDGE in name and borders.get(node) == SUM:
         return setting if setting.value == STORED else Setting(value=STORED, rule=settings[node, STAGE].rule)
@@ -65,7 +65,7 @@ def closing(graph: Graph) -> list[Node]:
     return [last[layer] for layer in sorted(last)]
 
 
-def stage_of(graph: Graph, settings: Settings) -> dict[str, int]:
+def stage_of(graph: Graph, settings: PlacedSettings) -> dict[str, int]:
     """By node, the stage that computes it, from 0; nodes before the layers belong to stage 0."""
     borders, stage, stages = ends(settings), 0, {}
     for node in graph.nodes:

@@ -35,7 +35,7 @@ _NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BoundGraph(SetGraph):
+class Plan(SetGraph):
     """One variant's plan: a graph with a setting for every place, and what these settings imply along its edges.
 
     phases: those it was bound for, cut into cases where rules depend on numbers of rows or keys. `settings` and all
@@ -48,7 +48,7 @@ class BoundGraph(SetGraph):
 
     written: Mapping[Place, Setting] = field(repr=False, compare=False)
     phases: tuple[Case, ...]
-    others: Mapping[Case, BoundGraph]
+    others: Mapping[Case, Plan]
     choices_elsewhere: ChoicesTold
     partials: Partials
     on_whole: frozenset[str] = field(repr=False, compare=False)
@@ -65,10 +65,10 @@ class BoundGraph(SetGraph):
         faults: Mapping[str, tuple[Planted, ...]] = _NOTHING,
         dormant: Mapping[Place, Setting] = _NOTHING,
         phases: tuple[Case, ...] = (FORWARD,),
-        others: Mapping[Case, BoundGraph] = _NOTHING,
-        like: BoundGraph | None = None,
+        others: Mapping[Case, Plan] = _NOTHING,
+        like: Plan | None = None,
         anew: Collection[Place] | None = None,
-    ) -> BoundGraph:
+    ) -> Plan:
         """The plan of these settings, as given.
 
         like: a plan of the same graph that has been checked already. Where this one has the same settings, results are
@@ -127,7 +127,7 @@ class BoundGraph(SetGraph):
         """The error to raise where a node's op cannot run with the node's settings."""
         return RefusedError(attribute, reason, node=node.name, origin=self.origin(node, attribute))
 
-    def _refuse_other_partials(self, phase: Case, phase_plan: BoundGraph) -> None:
+    def _refuse_other_partials(self, phase: Case, phase_plan: Plan) -> None:
         """Raise SpecError where a value has another number of partial sums in another phase: later steps read what
         earlier ones wrote.
         """
@@ -143,7 +143,7 @@ class BoundGraph(SetGraph):
                     "all phases: leave `phase` out there."
                 )
 
-    def at_phase(self, phase: Case) -> BoundGraph:
+    def at_phase(self, phase: Case) -> Plan:
         """The plan in one of its phases: itself where the settings are the same.
 
         Raises ValueError for a phase that it was not bound for.
@@ -152,12 +152,12 @@ class BoundGraph(SetGraph):
             raise ValueError(f"the plan was bound for {listed(self.phases)}, and is asked for {phase}")
         return self.others.get(phase, self)
 
-    def at(self, sizes: Sizes) -> BoundGraph:
+    def at(self, sizes: Sizes) -> Plan:
         """The plan for a step of these sizes. Raises ValueError where it was bound for none such."""
         return self.at_phase(case_of(self.phases, sizes) or sizes.phase)
 
     @property
-    def distinct(self) -> tuple[BoundGraph, ...]:
+    def distinct(self) -> tuple[Plan, ...]:
         """This plan, and those of other phases, each once."""
         return tuple({id(plan): plan for plan in (self, *self.others.values())}.values())
 
@@ -208,7 +208,7 @@ class BoundGraph(SetGraph):
             if dtype is not None:
                 yield node.name, dtype
 
-    def held_otherwise(self, plan: BoundGraph) -> frozenset[str]:
+    def held_otherwise(self, plan: Plan) -> frozenset[str]:
         """The nodes whose values hold other things under `plan`, another of the same graph, in some phase of either."""
         pairs = product(self.distinct, plan.distinct)
         return frozenset().union(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 
 from moeparity.errors import SpecError, listed
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.faults.fault import Planted
 from moeparity.plan.graph import Graph
 from moeparity.plan.region import Region
@@ -14,12 +14,12 @@ from moeparity.plan.schedule.cases import Case
 from moeparity.plan.setting import ByPhase, Place, Setting
 
 
-def with_settings(plan: BoundGraph, places: Iterable[Place], source: BoundGraph) -> BoundGraph:
+def with_settings(plan: Plan, places: Iterable[Place], source: Plan) -> Plan:
     """A plan with the settings at `places` taken from `source`, in all phases. Raises SpecError, ValueError."""
     return with_settings_in(plan, dict.fromkeys(plan.phases, tuple(places)), source)
 
 
-def with_settings_in(plan: BoundGraph, places_of: Mapping[Case, Iterable[Place]], source: BoundGraph) -> BoundGraph:
+def with_settings_in(plan: Plan, places_of: Mapping[Case, Iterable[Place]], source: Plan) -> Plan:
     """A plan with the settings at some places of each phase taken from `source`. Raises SpecError, ValueError.
 
     `source` must have been bound for the same phases.
@@ -31,31 +31,29 @@ def with_settings_in(plan: BoundGraph, places_of: Mapping[Case, Iterable[Place]]
     return _changed(plan, changes, {**plan.regions, **source.regions}, {**plan.faults, **source.faults})
 
 
-def in_all_phases(plan: BoundGraph, settings: Mapping[Place, Setting]) -> BoundGraph:
+def in_all_phases(plan: Plan, settings: Mapping[Place, Setting]) -> Plan:
     """A plan with these settings in all phases. Raises SpecError."""
     return in_phases(plan, dict.fromkeys(plan.phases, settings))
 
 
-def in_phases(plan: BoundGraph, changes: ByPhase) -> BoundGraph:
+def in_phases(plan: Plan, changes: ByPhase) -> Plan:
     """A plan with other settings in some phases. Raises SpecError."""
     return _changed(plan, changes, plan.regions, plan.faults)
 
 
-def with_planted(
-    plan: BoundGraph, faults: Mapping[str, tuple[Planted, ...]], settings: Mapping[Place, Setting]
-) -> BoundGraph:
+def with_planted(plan: Plan, faults: Mapping[str, tuple[Planted, ...]], settings: Mapping[Place, Setting]) -> Plan:
     """A plan with further faults, and settings in all phases that name them by their texts. Raises SpecError."""
     return with_planted_in(plan, faults, dict.fromkeys(plan.phases, settings))
 
 
-def with_planted_in(plan: BoundGraph, faults: Mapping[str, tuple[Planted, ...]], settings: ByPhase) -> BoundGraph:
+def with_planted_in(plan: Plan, faults: Mapping[str, tuple[Planted, ...]], settings: ByPhase) -> Plan:
     """The same with the settings of some phases. Raises SpecError."""
     return _changed(plan, settings, plan.regions, {**plan.faults, **faults})
 
 
 def _changed(
-    plan: BoundGraph, changes: ByPhase, regions: Mapping[Place, Region], faults: Mapping[str, tuple[Planted, ...]]
-) -> BoundGraph:
+    plan: Plan, changes: ByPhase, regions: Mapping[Place, Region], faults: Mapping[str, tuple[Planted, ...]]
+) -> Plan:
     settings_of = {phase: {**plan.at_phase(phase).written, **changes.get(phase, {})} for phase in plan.phases}
     dormant_of = {phase: plan.at_phase(phase).dormant for phase in plan.phases}
     anew = {phase: changes.get(phase, {}) for phase in plan.phases}
@@ -69,15 +67,15 @@ def plan_of(
     dormant_of: ByPhase,
     regions: Mapping[Place, Region],
     faults: Mapping[str, tuple[Planted, ...]],
-    like: BoundGraph | None = None,
+    like: Plan | None = None,
     anew: ByPhase | None = None,
-) -> BoundGraph:
+) -> Plan:
     """A plan of several phases; phases with equal settings share one plan. It may differ from `like` only at the places
     of `anew` (None: anywhere). Raises SpecError; where the error is not in the first phase, it names the phases.
     """
     (first, settings), *rest = settings_of.items()
     same = None if like is None else like.at_phase(first)
-    make = partial(BoundGraph.bound, graph, dtype, regions=regions, faults=faults)
+    make = partial(Plan.bound, graph, dtype, regions=regions, faults=faults)
     base = partial(make, settings=settings, dormant=dormant_of[first])
     groups: list[tuple[Case, ...]] = []
     of = {phase: (theirs, dormant_of[phase] if faults else {}) for phase, theirs in settings_of.items()}
@@ -87,7 +85,7 @@ def plan_of(
             groups[alike] += (phase,)
         elif of[phase] != of[first]:
             groups.append((phase,))
-    others: dict[Case, BoundGraph] = {}
+    others: dict[Case, Plan] = {}
     places = None if anew is None else anew[first]
     alone = base(like=same, anew=places) if groups else same
     for group in groups:

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from moeparity.ops.attribute import EDGE
 from moeparity.plan.address import role
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.difference import by_phase
 from moeparity.plan.graph import Node
 from moeparity.plan.rule import BY_RECIPE, UNKNOWN
@@ -35,7 +35,7 @@ class Choice:
     by_side: tuple[tuple[str, str], ...]
 
 
-def choices(node: Node, plans: Sequence[BoundGraph]) -> Iterator[Choice]:
+def choices(node: Node, plans: Sequence[Plan]) -> Iterator[Choice]:
     """The choices that take effect on a node on at least one side, in at least one phase: attributes, sites on edges,
     and a user's function.
     """
@@ -73,13 +73,13 @@ def _stands_on(entries: Sequence[Entry]) -> tuple[str, str]:
     return origin, evidence
 
 
-def _active_by_phase(node: Node, plan: BoundGraph) -> dict[Case, dict[str, Entry]]:
+def _active_by_phase(node: Node, plan: Plan) -> dict[Case, dict[str, Entry]]:
     """What takes effect on a node in each phase; worked out once for phases with equal settings."""
     values = {id(in_phase): _active(node, in_phase) for in_phase in plan.distinct}
     return {phase: values[id(plan.at_phase(phase))] for phase in plan.phases}
 
 
-def _active(node: Node, plan: BoundGraph) -> dict[str, Entry]:
+def _active(node: Node, plan: Plan) -> dict[str, Entry]:
     """What takes effect on a node on one side in one phase."""
     region = plan.replaced().get(node.name)
     if region is not None:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 from moeparity.numerics.dtypes import MODEL
-from moeparity.ops.attribute import EDGE, Kind
+from moeparity.ops.attribute import EDGE, AttributeKind
 from moeparity.ops.placement import HANDS_ON, STAGE
 from moeparity.plan.address import PHASE
 from moeparity.plan.borders import cut, ends
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.engine_profile import edge_of
 from moeparity.plan.graph import Node
 from moeparity.plan.region import Region
@@ -22,7 +22,7 @@ from moeparity.plan.schedule.steps import FORWARD
 from moeparity.plan.setting import DTYPE, FAULT, IMPL, Place, Setting, edges_of
 from moeparity.plan.sides import SIDES
 
-Class = Kind | Literal["dtype", "implementation"]
+Class = AttributeKind | Literal["dtype", "implementation"]
 """The class of a choice: a kind of attribute, which a fault has too; the dtype of a node, or a user's function."""
 
 _OF_EVERY_NODE: Mapping[str, Class] = {DTYPE: "dtype", IMPL: "implementation", FAULT: "semantics"}
@@ -77,7 +77,7 @@ class Difference(TwoSided):
     follows: Difference | None = None
 
 
-def differences(reference: BoundGraph, candidate: BoundGraph) -> list[Difference]:
+def differences(reference: Plan, candidate: Plan) -> list[Difference]:
     """Every choice on which two plans differ in some phase, in execution order.
 
     A value may rest: because of another choice it takes no effect on its side, but it could in a mixture of both sides.
@@ -232,12 +232,12 @@ def by_phase(values: Mapping[Case, str]) -> str:
     return f"{first} ({more})" if more else first
 
 
-def _words(place: Place, plan: BoundGraph) -> str:
+def _words(place: Place, plan: Plan) -> str:
     """The setting given for a place in one phase, as it is printed."""
     return _read(plan.written[place], place, plan)
 
 
-def _read(setting: Setting, place: Place, plan: BoundGraph) -> str:
+def _read(setting: Setting, place: Place, plan: Plan) -> str:
     value = setting.value
     return f"model ({plan.dtype_of(place[0])})" if value == MODEL else str(value) or _NOTHING[place[1]]
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from moeparity.errors import MoeparityError, Where
 from moeparity.ops.attribute import EDGE, Value
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.engine_profile import REQUESTED, Profile, about, layers_of, load_profile
 from moeparity.plan.latest import Latest
 from moeparity.plan.rule import NO_ENGINE, Rule
@@ -37,7 +37,7 @@ class Setup:
     tensor: int | None
 
     @classmethod
-    def of(cls, plan: BoundGraph, tensor: int | None) -> Setup:
+    def of(cls, plan: Plan, tensor: int | None) -> Setup:
         """That of a plan."""
         sizes = tuple(sorted(plan.graph.sizes.items()))
         return cls(model_type=plan.graph.model_type, sizes=sizes, dtype=plan.dtype, tensor=tensor)
@@ -83,10 +83,10 @@ class FlaggedPlans:
     """The known flags of a side's profile, and the side's plan with each flag, bound on first use."""
 
     flags: tuple[KnownFlag, ...]
-    bind: Callable[[Profile], BoundGraph]
-    _plans: dict[tuple[str, tuple[str, Value] | None], BoundGraph | None] = field(default_factory=dict, repr=False)
+    bind: Callable[[Profile], Plan]
+    _plans: dict[tuple[str, tuple[str, Value] | None], Plan | None] = field(default_factory=dict, repr=False)
 
-    def plan(self, flag: KnownFlag, request: tuple[str, Value] | None = None) -> BoundGraph | None:
+    def plan(self, flag: KnownFlag, request: tuple[str, Value] | None = None) -> Plan | None:
         """The plan with a flag; `request` is the attribute, with its number, that requests ask for, where the flag
         leaves it to them. None where such a plan cannot be bound.
         """

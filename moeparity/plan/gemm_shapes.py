@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from moeparity.numerics.tensor_core.planned_order import Shape
 from moeparity.ops.linear import ROW, way
 from moeparity.ops.placement import cut
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.gpu import PLANNED
 from moeparity.plan.graph import Node
 
@@ -16,7 +16,7 @@ KV_B = "kv_b"
 """Of `mla_expand`, a weight and the site of its GEMM."""
 
 
-def gemm_shapes(plans: Iterable[BoundGraph]) -> tuple[Shape, ...]:
+def gemm_shapes(plans: Iterable[Plan]) -> tuple[Shape, ...]:
     """Each shape of the 16-bit GEMMs without a bias in `linear`, `gate`, `lm_head` and `mla_expand`, of one rank where
     ranks share them.
     """
@@ -25,7 +25,7 @@ def gemm_shapes(plans: Iterable[BoundGraph]) -> tuple[Shape, ...]:
     return tuple(sorted({shape for shape in shapes if shape is not None}))
 
 
-def _shape(plan: BoundGraph, node: Node) -> Shape | None:
+def _shape(plan: Plan, node: Node) -> Shape | None:
     values = plan.active(node)
     if KV_B in values:
         (n, k), dtype = node.weights[KV_B].shape, str(values[KV_B])

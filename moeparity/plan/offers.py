@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from moeparity.ops.attribute import EDGE, Value
 from moeparity.ops.requests import APPLIED, IGNORED
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.difference import Difference
 from moeparity.plan.flags import FlaggedPlans, KnownFlag, site_of
 from moeparity.plan.latest import Latest
@@ -41,7 +41,7 @@ class Offer:
         return f"{self.flag} ({notes})" if notes else self.flag
 
 
-def offers(side: Side, wanted: BoundGraph, members: Sequence[Difference]) -> tuple[Offer, ...]:
+def offers(side: Side, wanted: Plan, members: Sequence[Difference]) -> tuple[Offer, ...]:
     """The flags with which a side would have the values of the plan `wanted` at every place of some differences.
 
     Those that change the fewest other choices come first. A flag whose profile has no evidence for such a value is not
@@ -56,9 +56,7 @@ def offers(side: Side, wanted: BoundGraph, members: Sequence[Difference]) -> tup
     return tuple(sorted(offered, key=lambda offer: len(offer.also))) or _asked_otherwise(candidates, wanted, members)
 
 
-def _asked_otherwise(
-    flags: Sequence[KnownFlag], wanted: BoundGraph, members: Sequence[Difference]
-) -> tuple[Offer, ...]:
+def _asked_otherwise(flags: Sequence[KnownFlag], wanted: Plan, members: Sequence[Difference]) -> tuple[Offer, ...]:
     """What requests would ask for, where each chooses the number and its engine has been given the flag already."""
     place, phase = members[0].places[0], members[0].phases[0]
     request = (members[0].node.op.name, place[1])
@@ -69,7 +67,7 @@ def _asked_otherwise(
 
 
 def _offer(
-    flag: KnownFlag, flagged: FlaggedPlans, plan: BoundGraph, wanted: BoundGraph, members: Sequence[Difference]
+    flag: KnownFlag, flagged: FlaggedPlans, plan: Plan, wanted: Plan, members: Sequence[Difference]
 ) -> Offer | None:
     place, phase = members[0].places[0], members[0].phases[0]
     is_requested = (members[0].node.op.name, place[1]) in flag.requested
@@ -90,7 +88,7 @@ def _requests(attribute: str, value: Value) -> str:
     return words.get(str(value), f"requests at {attribute} {value}")
 
 
-def gives(with_flag: BoundGraph, wanted: BoundGraph, member: Difference) -> bool:
+def gives(with_flag: Plan, wanted: Plan, member: Difference) -> bool:
     """Whether the plan with a flag has the wanted values at all places of a difference, each with evidence for its
     engine.
     """
@@ -106,16 +104,16 @@ def gives(with_flag: BoundGraph, wanted: BoundGraph, member: Difference) -> bool
     return True
 
 
-def _cases_within(plan: BoundGraph, phase: Case) -> Iterator[Case]:
+def _cases_within(plan: Plan, phase: Case) -> Iterator[Case]:
     """The cases of a plan within a case of another plan: the rules of a flag may cut phases into smaller cases."""
     return (case for case in plan.phases if case == phase or contains(phase, case))
 
 
-def _value(plan: BoundGraph, place: Place, setting: Setting) -> Value:
+def _value(plan: Plan, place: Place, setting: Setting) -> Value:
     return plan.resolved(place[0], setting.value)
 
 
-def _changed_beside(with_flag: BoundGraph, plan: BoundGraph, wanted: BoundGraph) -> Iterator[str]:
+def _changed_beside(with_flag: Plan, plan: Plan, wanted: Plan) -> Iterator[str]:
     """The choices in effect with a flag whose values are neither those without it nor those of the other side."""
     changes = _LATEST.of((with_flag, plan), None, lambda: tuple(_changes(with_flag, plan)))
     changed = dict[str, None]()
@@ -139,7 +137,7 @@ class _Change(NamedTuple):
 _LATEST: Final[Latest[tuple[_Change, ...]]] = Latest(64)
 
 
-def _changes(with_flag: BoundGraph, plan: BoundGraph) -> Iterator[_Change]:
+def _changes(with_flag: Plan, plan: Plan) -> Iterator[_Change]:
     """Every value in effect with a flag that is another one without it."""
     nodes = {node.name: node for node in plan.graph.nodes}
     for phase in plan.phases:

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Final
 
 from moeparity.ops.attribute import Attribute, Value, holds
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.engine_profile import edge_of
 from moeparity.plan.graph import Node
 from moeparity.plan.latest import Latest
@@ -23,11 +23,11 @@ from moeparity.plan.rule import Rule
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.setting import DTYPE, FAULT, IMPL, Place
 
-Name = tuple[str, str]
+ChoiceName = tuple[str, str]
 """The name that reports give to the differences made by one rule: the rule's label and an attribute."""
 
 
-def going_along(base: BoundGraph, source: BoundGraph) -> Mapping[Case, Sequence[Place]]:
+def going_along(base: Plan, source: Plan) -> Mapping[Case, Sequence[Place]]:
     """By phase, the places where `base` has a resting value that nobody set, and `source` another value in effect.
 
     Every mixture takes the value of `source` there (a form of attention that is switched on keeps its own tiles), so it
@@ -50,7 +50,7 @@ _LATEST: Final[Latest[Mapping[Case, Sequence[Place]]]] = Latest(8)
 class Pair:
     """Two plans of one graph side by side, in all their phases."""
 
-    def __init__(self, first: BoundGraph, second: BoundGraph) -> None:
+    def __init__(self, first: Plan, second: Plan) -> None:
         """Compare nothing yet: results are worked out on first use."""
         self.plans = (first, second)
         self.phases = first.phases
@@ -100,7 +100,7 @@ class Pair:
         return in_phase.differ(place) and in_phase.goes_along(place, self._names) and not self.is_difference(place)
 
     @cached_property
-    def _names(self) -> frozenset[Name]:
+    def _names(self) -> frozenset[ChoiceName]:
         """The names, by the rules of both plans, of the differences that are certain in some phase."""
         return frozenset(name for pair in self._distinct for name in pair.names)
 
@@ -108,7 +108,7 @@ class Pair:
 class InPhase:
     """Two plans side by side in one phase."""
 
-    def __init__(self, first: BoundGraph, second: BoundGraph) -> None:
+    def __init__(self, first: Plan, second: Plan) -> None:
         """Compare nothing yet: results are worked out on first use."""
         self.plans = (first, second)
         self.nodes = {node.name: node for node in first.graph.nodes}
@@ -143,20 +143,20 @@ class InPhase:
         """Which of the two (0, 1) have a resting value there."""
         return tuple(index for index in (0, 1) if self._rests(place, index))
 
-    def is_difference(self, place: Place, names: Collection[Name]) -> bool:
+    def is_difference(self, place: Place, names: Collection[ChoiceName]) -> bool:
         """Whether the place is a difference of its own; `names` are those of the differences that are certain."""
         if not self.differ(place) or self._stands_alone(place):
             return self.differ(place)
         return self.resting(place) != (0, 1) and self._is_named(place, names)
 
-    def goes_along(self, place: Place, names: Collection[Name]) -> bool:
+    def goes_along(self, place: Place, names: Collection[ChoiceName]) -> bool:
         """Whether the first plan's value rests and was set by nobody, and no certain difference has the place's
         name.
         """
         return self._is_nobodys(place, 0) and not self._is_named(place, names)
 
     @cached_property
-    def names(self) -> frozenset[Name]:
+    def names(self) -> frozenset[ChoiceName]:
         """The names, by the rules of both plans, of the certain differences (see `_stands_alone`)."""
         places = [place for place in self.unequal if self._stands_alone(place)]
         rules = ((plan.written[place].rule, place[1]) for place in places for plan in self.plans)
@@ -170,7 +170,7 @@ class InPhase:
             return self._wakes(place)
         return not any(self._is_nobodys(place, resting) for resting in (0, 1))
 
-    def _is_named(self, place: Place, names: Collection[Name]) -> bool:
+    def _is_named(self, place: Place, names: Collection[ChoiceName]) -> bool:
         """Whether its name in reports is also that of a certain difference, made by the same rule at another node."""
         return any(_line(plan.written[place].rule, place[1]) in names for plan in self.plans)
 
@@ -239,6 +239,6 @@ class InPhase:
         return True
 
 
-def _line(rule: Rule | None, name: str) -> Name:
+def _line(rule: Rule | None, name: str) -> ChoiceName:
     """The name in reports of what a rule sets: its label and the attribute; of an overlay the label alone."""
     return ("", "") if rule is None else (rule.label, "" if rule.is_overlay else name)

@@ -10,7 +10,7 @@ from typing import Final
 from moeparity import paths
 from moeparity.errors import SpecError, Where, counted, display_path
 from moeparity.plan.bind import bind
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.cut import cut_by
 from moeparity.plan.engine_profile import Profile, overrides, placement_rules
 from moeparity.plan.faults.stated import earlier, lag_rules, stated
@@ -42,14 +42,14 @@ class Side:
     `flagged` are the plans that its engine would run with other flags; None where the side is not made of a profile.
     """
 
-    plan: BoundGraph
+    plan: Plan
     schedule: ScheduleSettings
     flagged: FlaggedPlans | None = field(default=None, compare=False, repr=False)
 
 
 def side_of(
     profile: Profile,
-    bound: Callable[[Profile], BoundGraph],
+    bound: Callable[[Profile], Plan],
     schedule: ScheduleSettings,
     ranks: variant_schema.Placement,
 ) -> Side:
@@ -84,7 +84,7 @@ def bound_side(
     functions, faults = regions(graph, variant.impl, where), stated(graph, variant.faults, where)
     faults += earlier(graph, versions, faults, where)
 
-    def bound(of: Profile) -> BoundGraph:
+    def bound(of: Profile) -> Plan:
         placed = (*placement, *gpu_rules(graph, variant, of, where))
         return bind(
             graph, on_gpu(of, variant.gpu), variant.dtype or dtype, set_rules, functions, placed, over, phases, faults

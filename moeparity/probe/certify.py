@@ -67,7 +67,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class ClassVerdict:
     """The result for one class of outputs in one setup.
 
     equal, replayed: how many sums have equal bits, of how many; both 0 if no sum can be read from the output (softmax).
@@ -92,12 +92,12 @@ class Verdict:
         return not self.reason and self.same_tree is not False and self.equal == self.replayed
 
 
-def certify(function: Function, setups: Sequence[Setup], claim: Claim) -> list[Verdict]:
+def certify(function: Function, setups: Sequence[Setup], claim: Claim) -> list[ClassVerdict]:
     """Compare every class of outputs in every setup with `claim`.
 
     Raises MoeparityError if the order is not for n leaves, or if the library would not take the message.
     """
-    verdicts: list[Verdict] = []
+    verdicts: list[ClassVerdict] = []
     for setup in setups:
         _refuse(function, setup, claim)
         outputs = outputs_of(function, setup)
@@ -107,7 +107,7 @@ def certify(function: Function, setups: Sequence[Setup], claim: Claim) -> list[V
                 outputs.start(range(setup.m))
             groups = classes(outputs)
         except (NotRepeatable, NoTree) as reason:
-            verdicts.append(Verdict(setup=setup, label="all", reason=str(reason)))
+            verdicts.append(ClassVerdict(setup=setup, label="all", reason=str(reason)))
             continue
         if isinstance(outputs, Ranks) and claim.collective is not None:
             verdicts.append(_collective(outputs, setup, claim.collective))
@@ -120,7 +120,7 @@ def certify(function: Function, setups: Sequence[Setup], claim: Claim) -> list[V
                 else:
                     verdicts.append(_sums(Masks(outputs, group.positions), setup, label, claim))
             except NoTree as reason:
-                verdicts.append(Verdict(setup=setup, label=label, reason=str(reason)))
+                verdicts.append(ClassVerdict(setup=setup, label=label, reason=str(reason)))
     return verdicts
 
 
@@ -138,7 +138,7 @@ def _refuse(function: Function, setup: Setup, claim: Claim) -> None:
         raise MoeparityError(f"--against {claim.text}: fma contracts products, and {kind.name} adds {kind.adds}.")
 
 
-def _sums(masks: Masks, setup: Setup, label: str, claim: Claim) -> Verdict:
+def _sums(masks: Masks, setup: Setup, label: str, claim: Claim) -> ClassVerdict:
     order = claim.order_at(setup)
     rows, factors = zero_sum(masks.n, SUMS, masks.dtype, seed=1 << 21)
     first_factors = factors if masks.of.products else None
@@ -152,7 +152,7 @@ def _sums(masks: Masks, setup: Setup, label: str, claim: Claim) -> Verdict:
     equal_sums = equal(closest, out)
     shape = reveal(masks.ask, masks.n, masks.capacity)
     others = (order, compact(shape)[0]) if equal_sums < SUMS else ()
-    return Verdict(
+    return ClassVerdict(
         setup=setup,
         label=label,
         equal=equal_sums,
@@ -190,12 +190,12 @@ def _gives(masks: Masks, orders: Sequence[Order], claim: Claim, fits: Callable[[
     return ""
 
 
-def _rows(rows: Squares | Exponentials, at: Sequence[int], label: str, claim: Claim) -> Verdict:
+def _rows(rows: Squares | Exponentials, at: Sequence[int], label: str, claim: Claim) -> ClassVerdict:
     stated = claim.order_at(rows.setup)
     revealed = rows_at(rows, at, stated, claim.product)
     order, n = revealed.order, rows.setup.n
     shapes = [shape_of(tree(either, n), n) for either in (order, stated)]
-    return Verdict(
+    return ClassVerdict(
         setup=rows.setup,
         label=label,
         equal=revealed.equal,
@@ -205,15 +205,15 @@ def _rows(rows: Squares | Exponentials, at: Sequence[int], label: str, claim: Cl
     )
 
 
-def _collective(ranks: Ranks, setup: Setup, name: str) -> Verdict:
+def _collective(ranks: Ranks, setup: Setup, name: str) -> ClassVerdict:
     try:
         equal_elements, total = simulated_equals(ranks, name)
     except ValueError as error:
         raise MoeparityError(f"--against {name}: {error}.") from None
-    return Verdict(setup=setup, label="all", equal=equal_elements, replayed=total)
+    return ClassVerdict(setup=setup, label="all", equal=equal_elements, replayed=total)
 
 
-def coverage(function: Function, setups: Sequence[Setup], verdicts: Sequence[Verdict]) -> str:
+def coverage(function: Function, setups: Sequence[Setup], verdicts: Sequence[ClassVerdict]) -> str:
     """What the verdict covers and what it does not, in words."""
     first = setups[0]
     replayed = sum(verdict.replayed for verdict in verdicts)

@@ -63,7 +63,7 @@ class Tree:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class OutputPlace:
     """Outputs of one setup that are added up alike: in words and as positions, and the name of their class."""
 
     label: str
@@ -80,7 +80,7 @@ class Result:
 
     function: Function
     trees: dict[str, Tree] = field(default_factory=dict)
-    places: list[tuple[Setup, list[Place], str]] = field(default_factory=list)
+    places: list[tuple[Setup, list[OutputPlace], str]] = field(default_factory=list)
     collectives: tuple[str, ...] = ()
     probes: int = 0
     seconds: float = 0.0
@@ -121,7 +121,7 @@ def probe(function: Function, setups: Sequence[Setup]) -> Result:
                 result.trees[name], probes = tree_at(sums, group)
                 result.probes += probes
         places = [
-            Place(
+            OutputPlace(
                 "all" if len(group.positions) == sums.positions else sums.label(group.positions),
                 group.positions,
                 names[group.fingerprint],
@@ -148,7 +148,7 @@ def _collectives(result: Result) -> tuple[str, ...]:
     return tuple(name for name in first if all(name in names for names in others))
 
 
-def _collectives_at(result: Result, setup: Setup, places: Sequence[Place]) -> Sequence[str]:
+def _collectives_at(result: Result, setup: Setup, places: Sequence[OutputPlace]) -> Sequence[str]:
     """The collectives that agree in one setup."""
     trees = [result.trees[place.name] for place in places]
     if not trees or not all(tree.replays for tree in trees):

@@ -31,7 +31,7 @@ LARGEST_COUNT, LARGEST_SUM = 256, 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ProbeRequest:
     """The options as they were given; "" and None stand for the kind's defaults. Either `target` or `collective` is
     given.
     """
@@ -52,7 +52,7 @@ class Request:
         return self.target or f"--collective {self.collective}"
 
 
-def run(request: Request, folder: Path) -> tuple[Document | None, str, list[str]]:
+def run(request: ProbeRequest, folder: Path) -> tuple[Document | None, str, list[str]]:
     """The report, the YAML fragment, and what has no order that replays; if there is any, there is no fragment.
 
     Only the first process of a job has report and fragment. Raises MoeparityError for a user's mistake.
@@ -64,7 +64,7 @@ def run(request: Request, folder: Path) -> tuple[Document | None, str, list[str]
     return probed(result), "" if result.unknown else fragment(result), result.unknown
 
 
-def prepare(request: Request, folder: Path) -> tuple[Function, list[Setup]]:
+def prepare(request: ProbeRequest, folder: Path) -> tuple[Function, list[Setup]]:
     """The function, and a setup for every combination of rows, threads and alignment."""
     function, dtype = _target(request, folder)
     if dtype not in CHECKPOINT_NAMES:
@@ -95,7 +95,7 @@ def prepare(request: Request, folder: Path) -> tuple[Function, list[Setup]]:
     ]
 
 
-def _target(request: Request, folder: Path) -> tuple[Function, str]:
+def _target(request: ProbeRequest, folder: Path) -> tuple[Function, str]:
     """The function, or the kernel that a file describes as one; and the dtype of its arguments."""
     if request.target is None:
         return collective(request.collective or ""), request.dtype or "fp32"
@@ -129,7 +129,7 @@ def numbers(option: str, text: str, *, least: int) -> list[int]:
     return list(dict.fromkeys(values))
 
 
-def run_certify(request: Request, folder: Path, claim: Claim) -> tuple[Document | None, bool]:
+def run_certify(request: ProbeRequest, folder: Path, claim: Claim) -> tuple[Document | None, bool]:
     """The report, which only the first process has, and whether all of it holds.
 
     Raises MoeparityError for a user's mistake.

@@ -15,8 +15,8 @@ from moeparity.output.blocks import Block, Document, Status, group, lines, names
 from moeparity.output.status import state_of, status
 from moeparity.output.words import quantity
 from moeparity.probe.calls import Setup, runs
-from moeparity.probe.certify import Claim, Verdict
-from moeparity.probe.find import Place, Result, Tree
+from moeparity.probe.certify import Claim, ClassVerdict
+from moeparity.probe.find import OutputPlace, Result, Tree
 from moeparity.probe.target import Function
 
 LONGEST = 300
@@ -142,19 +142,19 @@ def _alignment(offsets: Sequence[int]) -> str:
     return f"arguments {runs(offsets)} element{'s' * (list(offsets) != [1])} past multiples of 64 bytes"
 
 
-def _places(places: Sequence[Place], reason: str) -> str:
+def _places(places: Sequence[OutputPlace], reason: str) -> str:
     if reason:
         return f"no fixed tree: {reason}"
     return "; ".join(f"{place.label}: {place.name}" for place in places)
 
 
-def certified(function: Function, claim: Claim, verdicts: Sequence[Verdict], coverage: str) -> Document:
+def certified(function: Function, claim: Claim, verdicts: Sequence[ClassVerdict], coverage: str) -> Document:
     """The report of a certification: whether a function adds as claimed, with a line for each class of outputs."""
     blocks = tuple(_certified(function, claim, verdicts, coverage))
     return Document(command="kernel certify", subject=f"{function.name} {claim.text}", blocks=blocks)
 
 
-def _certified(function: Function, claim: Claim, verdicts: Sequence[Verdict], coverage: str) -> Iterator[Block]:
+def _certified(function: Function, claim: Claim, verdicts: Sequence[ClassVerdict], coverage: str) -> Iterator[Block]:
     rounds = f", additions rounded to {claim.accumulate}" if claim.order is not None else ""
     if function.kind.products and claim.product not in {None, "", "fp32"}:
         rounds += f", {'products' if function.kind.signed else 'squares'} to {claim.product}"
@@ -170,7 +170,7 @@ def certification(holds: bool, claim: str) -> Status:
     return Status(state_of(code), f"{'certified' if holds else 'not certified'}: {claim}; exit {code}")
 
 
-def _outcome(kind: str, verdict: Verdict) -> str:
+def _outcome(kind: str, verdict: ClassVerdict) -> str:
     """One class of outputs in words: how many have the same bits, and which tree they have."""
     words = []
     if verdict.replayed:
@@ -185,7 +185,7 @@ def _outcome(kind: str, verdict: Verdict) -> str:
     return f"{place}: {f'no fixed tree: {verdict.reason}' if verdict.reason else '; '.join(words)}"
 
 
-def _stated(claim: Claim, verdicts: Sequence[Verdict]) -> list[str]:
+def _stated(claim: Claim, verdicts: Sequence[ClassVerdict]) -> list[str]:
     """The orders that a node or a launch rule stands for, each with the numbers of rows for which it does."""
     rows: dict[str, list[int]] = {}
     is_named = claim.order is not None and (claim.order in RULES or claim.order != claim.text)

@@ -18,7 +18,7 @@ from moeparity.ptx import PtxError
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class CallableKind:
     """How a callable of one kind is called.
 
     names: of its parameters; the kind is recognised by them if the user does not name it. signed: its values may have
@@ -38,8 +38,8 @@ class Kind:
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("sum", "f(x [M, n]) -> [M]", "each row of x (a mean is a sum that is scaled)", (("x",),)),
-        Kind(
+        CallableKind("sum", "f(x [M, n]) -> [M]", "each row of x (a mean is a sum that is scaled)", (("x",),)),
+        CallableKind(
             "dot",
             "f(a [n], b [n]) -> one number",
             "the products of a and b",
@@ -47,7 +47,7 @@ KINDS = {
             m=1,
             products=True,
         ),
-        Kind(
+        CallableKind(
             "linear",
             "f(x [M, n], weight [N, n]) -> [M, N]",
             "for each output the n products of a row of x and a row of weight",
@@ -56,7 +56,7 @@ KINDS = {
             width=512,
             products=True,
         ),
-        Kind(
+        CallableKind(
             "combine",
             "f(rows [M, n, H], weights [M, n]) -> [M, H]",
             "for each output the n weighted rows of a token",
@@ -65,7 +65,7 @@ KINDS = {
             width=512,
             products=True,
         ),
-        Kind(
+        CallableKind(
             "rms_norm",
             "f(x [M, n], weight [n], eps) -> [M, n]",
             "the squares of a row of x",
@@ -73,8 +73,8 @@ KINDS = {
             signed=False,
             products=True,
         ),
-        Kind("softmax", "f(x [M, n]) -> [M, n]", "the exponentials of a row of x", (("x",),), signed=False),
-        Kind(
+        CallableKind("softmax", "f(x [M, n]) -> [M, n]", "the exponentials of a row of x", (("x",),), signed=False),
+        CallableKind(
             "all_reduce",
             "f(x [E]) -> [E], or in place, in each of n processes",
             "for each element the values of the n processes",
@@ -103,7 +103,7 @@ class Function:
 
     name: str
     call: Callable[..., Any]
-    kind: Kind
+    kind: CallableKind
     race: Callable[[int, int, int], str] = lambda n, m, width: ""  # noqa: ARG005
     rests_on: Callable[[], tuple[str, ...]] = tuple
     scatters: bool = False

@@ -10,7 +10,7 @@ from moeparity.documents.checked import shipped
 from moeparity.errors import SpecError, Where, did_you_mean, listed
 from moeparity.ops.measured import Share
 from moeparity.plan.bind import bind
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.config import UNDECLARED_DTYPE, Config
 from moeparity.plan.cut import cut_by
 from moeparity.plan.difference import Difference
@@ -104,7 +104,7 @@ def _sides_of(graph: Graph, dtype: str, placement: variant_schema.Placement, nam
     rules = (rule for profile in profiles for layer in profile.from_below for rule in layer)
     cases = cut_by(graph, PHASES, (row_rule for rule in rules for row_rule in message.in_rows(rule)))
 
-    def bound(of: Profile) -> BoundGraph:
+    def bound(of: Profile) -> Plan:
         return bind(graph, of, dtype, placement=ranks, phases=cases)
 
     return [side_of(profile, bound, ScheduleSettings(batch=1), placement) for profile in profiles]
@@ -193,7 +193,7 @@ def _statements(rule: Rule) -> Iterator[Statement]:
         )
 
 
-def _toggle(toggle: Toggle, first: BoundGraph, second: BoundGraph) -> EngineToggle:
+def _toggle(toggle: Toggle, first: Plan, second: Plan) -> EngineToggle:
     """A toggle in the words of two engines."""
     return EngineToggle(
         name=toggle.name,
@@ -215,7 +215,7 @@ def _toggle(toggle: Toggle, first: BoundGraph, second: BoundGraph) -> EngineTogg
     )
 
 
-def _share(difference: Difference, first: BoundGraph, second: BoundGraph) -> Share | None:
+def _share(difference: Difference, first: Plan, second: Plan) -> Share | None:
     """What a committed table says of a choice, in the first phase of which it says anything."""
     attribute = difference.node.op.attribute(difference.attribute)
     for part in difference.parts or (difference,):
@@ -238,7 +238,7 @@ def _rank(toggle: EngineToggle) -> tuple[int, float, int]:
     return (1 if toggle.share.least >= NEGLIGIBLE else 3), -toggle.share.least, kind
 
 
-def _agreements(first: BoundGraph, second: BoundGraph) -> tuple[int, tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+def _agreements(first: Plan, second: Plan) -> tuple[int, tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Choices with one value on both sides: how many both state, and those that only one or neither does."""
     statements: dict[str, list[set[bool]]] = {}
     in_phases = ((first.at_phase(phase), second.at_phase(phase)) for phase in first.phases)

@@ -18,7 +18,7 @@ from moeparity.ptx.binding import Read, operands_of, reader, writer
 from moeparity.ptx.formats import Array
 from moeparity.ptx.syntax import Name, PtxError, Statement, innermost
 from moeparity.ptx.table import Operation, Sync, UnknownInstruction, operation_of
-from moeparity.ptx.threads import Active, Lanes, Machine, Segment, Step, chosen
+from moeparity.ptx.threads import Active, Lanes, Machine, Segment, ThreadStep, chosen
 
 _JUMPS = ("bra", "brx", "ret", "exit", "trap", "call")
 
@@ -29,7 +29,7 @@ class _Bound:
 
     statement: Statement
     operation: Operation | None
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ThreadStep, ...] = ()
     mask: Read | None = None
     guard: Read | None = None
 
@@ -75,7 +75,7 @@ def _bind(
     reads = tuple(reader(x, t, statement, layout) for x, t in zip(read, types, strict=True))
     mask = (_everybody if operation.whole else reads[-1]) if operation.sync is Sync.WARP else None
     step = _step(operation, reads, () if operation.late else writes)
-    steps: tuple[Step, ...] = (_guarded(step, guard),)
+    steps: tuple[ThreadStep, ...] = (_guarded(step, guard),)
     if operation.late:
         late = replace(operation, compute=operation.late)
         steps = (*steps, _guarded(_step(late, (), writes), guard))
@@ -86,7 +86,7 @@ def _everybody(_machine: Machine, _active: Active) -> Array:
     return np.array([0xFFFFFFFF], np.uint32)
 
 
-def _step(operation: Operation, reads: tuple[Read, ...], writes: tuple[Any, ...]) -> Step:
+def _step(operation: Operation, reads: tuple[Read, ...], writes: tuple[Any, ...]) -> ThreadStep:
     compute, assumed = operation.compute, operation.assumed
 
     def step(machine: Machine, active: Active) -> None:
@@ -104,7 +104,7 @@ def _step(operation: Operation, reads: tuple[Read, ...], writes: tuple[Any, ...]
     return step
 
 
-def _guarded(step: Step, guard: Read | None) -> Step:
+def _guarded(step: ThreadStep, guard: Read | None) -> ThreadStep:
     if guard is None:
         return step
 

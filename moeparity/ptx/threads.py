@@ -23,7 +23,7 @@ from moeparity.ptx.table import Sync
 
 Active = slice | Array
 """The threads that go: all of them as a slice, or their numbers."""
-Step = Callable[["Machine", Active], None]
+ThreadStep = Callable[["Machine", Active], None]
 _ALL = slice(None)
 _SHARES = (0.2, 0.5, 0.9)
 """How many of the threads that could go on do, under a seed."""
@@ -38,7 +38,7 @@ class Segment:
     """Steps without a wait in between, then a jump, an exit or the next segment."""
 
     line: int
-    steps: tuple[Step, ...]
+    steps: tuple[ThreadStep, ...]
     next: int
     instructions: int = 0
     sync: Sync = Sync.NOBODY
@@ -46,7 +46,7 @@ class Segment:
     """The lanes waited for, where it waits for a warp."""
     guard: Callable[[Machine, Active], Array] | None = None
     """Whether a thread takes part in the one instruction of a segment that waits."""
-    late: Step | None = None
+    late: ThreadStep | None = None
     jump_guard: Callable[[Machine, Active], Array] | None = None
     targets: tuple[int, ...] = ()
     selector: Callable[[Machine, Active], Array] | None = None

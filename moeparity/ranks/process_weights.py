@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 from moeparity.errors import WeightsError, counted
-from moeparity.evidence.weights.part import Kind, Part, Shape, matrix
+from moeparity.evidence.weights.part import Part, PartKind, Shape, matrix
 from moeparity.evidence.weights.weight_layout import WeightLayout
 from moeparity.output.words import few
 from moeparity.ranks.contract import TensorClaim, WeightsClaim
@@ -30,7 +30,7 @@ class Sum:
     """What ranks tell each other about a part of a tensor."""
 
     tensor: str
-    kind: Kind
+    kind: PartKind
     dtype: str
     shape: Shape
     start: Shape

@@ -17,7 +17,7 @@ Collectives = Literal["log", "check", "off"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class GuardSettings:
     """How often ranks are compared, and for how long they may be apart.
 
     folder: for the ranks' journals (None: none is kept). inputs_every: calls between two comparisons of envelope and
@@ -40,13 +40,13 @@ class Settings:
     watchdog_s: float = 30.0
 
 
-def settings(arguments: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Settings:
+def settings(arguments: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> GuardSettings:
     """The settings of this process; arguments come before the environment, and that before the defaults.
 
     Raises RankError for an unknown name or an impossible value.
     """
     variables = os.environ if environment is None else environment
-    names = {field.name for field in fields(Settings)}
+    names = {field.name for field in fields(GuardSettings)}
     read = {
         key.removeprefix(PREFIX).lower(): (value, f"${key}")
         for key, value in variables.items()
@@ -60,7 +60,7 @@ def settings(arguments: Mapping[str, Any] | None = None, environment: Mapping[st
                 f"{did_you_mean(name, sorted(names))}"
             )
     checked: dict[str, Any] = {name: _value(name, value, where) for name, (value, where) in read.items()}
-    return replace(Settings(), **checked)
+    return replace(GuardSettings(), **checked)
 
 
 def _value(name: str, value: object, where: str) -> object:

@@ -12,7 +12,7 @@ from typing import Literal
 from moeparity.search.contrast import Interval, surely_above, surely_below
 from moeparity.search.roles import SATURATION, Role
 
-Kind = Literal[
+BlameKind = Literal[
     "nobody",
     "unseen",
     "not finite",
@@ -76,7 +76,7 @@ class Blame:
     question; "" if none is open.
     """
 
-    kind: Kind
+    kind: BlameKind
     named: tuple[str, ...] = ()
     parts: tuple[Part, ...] = ()
     fix: Fix | None = None

@@ -12,7 +12,7 @@ from moeparity.ops.attribute import EDGE
 from moeparity.ops.registry import OPS
 from moeparity.plan.address import role
 from moeparity.plan.bind import bind
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.evidence import LOWEST_FIRST
@@ -139,7 +139,7 @@ def choices(profile: str, model: str) -> list[Choice]:
     return [_choice(*key, stands, engine) for key, stands in met.items()]
 
 
-def _settings(plan: BoundGraph) -> Iterator[tuple[Node, str, str, str, str]]:
+def _settings(plan: Plan) -> Iterator[tuple[Node, str, str, str, str]]:
     """Nodes with what decides there: name, value, level and source."""
     ops = {node.name: node.op.name for node in plan.graph.nodes}
     for node in plan.graph.nodes:

@@ -22,9 +22,9 @@ from moeparity.bisection.distribution.data import Distribution
 from moeparity.bisection.floor.data import Floor
 from moeparity.bisection.measures import MEASURES, codec, summarise
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.report import Report
 from moeparity.bisection.sections import SECTIONS
+from moeparity.bisection.study import Study
 from moeparity.bisection.trace.data import Traced
 from moeparity.bisection.verdict.data import Verdicts
 from moeparity.evidence.explain import inquiry
@@ -48,7 +48,7 @@ NOT_SHOWN = {
 class MadeRun:
     """A run: its plan, what its passes saw, and the report that was made of it."""
 
-    plan: Plan
+    study: Study
     observed: Observed
     report: Report
 
@@ -93,9 +93,9 @@ RUNS: dict[str, Callable[[Path, Path], Report]] = {
 def runs(tmp_path_factory: pytest.TempPathFactory, qwen3_moe: Path) -> dict[str, MadeRun]:
     run_by_name: dict[str, MadeRun] = {}
 
-    def keep(plan: Plan, observed: Observed) -> Report:
-        report = summarise(plan, observed)
-        run_by_name[name] = MadeRun(plan, observed, report)
+    def keep(study: Study, observed: Observed) -> Report:
+        report = summarise(study, observed)
+        run_by_name[name] = MadeRun(study, observed, report)
         return report
 
     with pytest.MonkeyPatch.context() as patched:
@@ -115,8 +115,8 @@ class Looking:
     looked_up: set[type] = field(default_factory=set)
 
     @property
-    def plan(self) -> Plan:
-        return self.of.plan
+    def plan(self) -> Study:
+        return self.of.study
 
     @property
     def observed(self) -> Observed:
@@ -197,7 +197,7 @@ def test_what_is_looked_up_is_what_is_needed(runs: dict[str, MadeRun], monkeypat
 
     listed(monkeypatch, tuple(map(noting, MEASURES)))
     for run in runs.values():
-        assert summarise(run.plan, run.observed).to_json() == run.report.to_json()
+        assert summarise(run.study, run.observed).to_json() == run.report.to_json()
     assert looked_up == {measure.gives: set(measure.needs) for measure in MEASURES}
 
 
@@ -216,7 +216,7 @@ def test_a_measure_that_does_not_say_what_it_needs_fails(
 
     def fails(run: MadeRun) -> bool:
         try:
-            summarise(run.plan, run.observed)
+            summarise(run.study, run.observed)
         except KeyError as error:
             return error.args == (need,)
         return False
@@ -230,7 +230,7 @@ def test_no_order_of_the_list_matters(seed: int, runs: dict[str, MadeRun], monke
     assert tuple(shuffled) != MEASURES
     listed(monkeypatch, tuple(shuffled))
     for run in runs.values():
-        report = summarise(run.plan, run.observed)
+        report = summarise(run.study, run.observed)
         assert report.to_json() == run.report.to_json()
         # NaN is no NaN, so words are compared; fields that no JSON has are among them.
         assert repr(replace(report, per_token=None)) == repr(replace(run.report, per_token=None))
@@ -255,9 +255,9 @@ def test_what_was_not_found_is_none_and_what_is_not_there_an_error() -> None:
 def test_what_a_pass_saw_is_written_and_read(runs: dict[str, MadeRun]) -> None:
     """Each watch says what its result is made of."""
     for run in runs.values():
-        written = codec(run.plan.model.graph)
+        written = codec(run.study.model.graph)
         again = written.decode(*written.encode(replace(run.observed, answers={})))
-        report = summarise(run.plan, replace(again, answers=run.observed.answers))
+        report = summarise(run.study, replace(again, answers=run.observed.answers))
         assert report.to_json() == run.report.to_json()
 
 

@@ -14,8 +14,8 @@ from moeparity.bisection.mixtures import Mixtures
 from moeparity.bisection.observe import observe
 from moeparity.bisection.observers import Logits
 from moeparity.bisection.options import Options
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.prepare import prepare
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import walker
 from moeparity.engine import passes
 from moeparity.engine.footprint import estimate
@@ -38,7 +38,7 @@ OWN = {
 }
 
 
-def prepared(folder: Path, checkpoint: Path, *, options: Options | None = None, **more: Any) -> Plan:
+def prepared(folder: Path, checkpoint: Path, *, options: Options | None = None, **more: Any) -> Study:
     candidate = {"set": more.pop("own", OWN), "micro_batch": more.pop("micro_batch", 5)}
     reference = {"micro_batch": 5}
     tokens = random_tokens(more.pop("sequences", 5), 9)
@@ -46,20 +46,20 @@ def prepared(folder: Path, checkpoint: Path, *, options: Options | None = None, 
     return prepare(path, device="cpu", options=options)
 
 
-def subsets(plan: Plan) -> list[Mixture]:
-    names = [toggle.name for toggle in plan.toggles]
+def subsets(study: Study) -> list[Mixture]:
+    names = [toggle.name for toggle in study.toggles]
     return [frozenset(chosen) for size in range(len(names) + 1) for chosen in combinations(names, size)]
 
 
 def test_every_mixture_in_one_pass_is_what_it_is_alone(tmp_path: Path, qwen3_moe: Path) -> None:
-    plan = prepared(tmp_path, qwen3_moe, micro_batch=2)
-    together = Mixtures(plan)
-    mixtures = subsets(plan)
+    study = prepared(tmp_path, qwen3_moe, micro_batch=2)
+    together = Mixtures(study)
+    mixtures = subsets(study)
     assert len(mixtures) == 32, "four choices and the micro-batch"
     outcomes = together(mixtures)
     assert (list(outcomes), together.passes) == (mixtures, 1)
     for mixture in mixtures[::5]:
-        alone = Mixtures(plan)
+        alone = Mixtures(study)
         assert alone([mixture])[mixture] == outcomes[mixture]
     empty, whole = outcomes[mixtures[0]], outcomes[mixtures[-1]]
     assert (empty.value, empty.k3, empty.upper, empty.exact) == (0.0, 0.0, 0.0, True)
@@ -69,25 +69,25 @@ def test_every_mixture_in_one_pass_is_what_it_is_alone(tmp_path: Path, qwen3_moe
 
 @pytest.mark.parametrize("reduce", ["token", "sequence"])
 def test_the_outcome_is_the_mixtures_divergence(tmp_path: Path, qwen3_moe: Path, reduce: str) -> None:
-    plan = prepared(tmp_path, qwen3_moe, reduce=reduce, sequences=25)
-    moved = list(plan.toggles[:2])
+    study = prepared(tmp_path, qwen3_moe, reduce=reduce, sequences=25)
+    moved = list(study.toggles[:2])
     mixture = frozenset(toggle.name for toggle in moved)
-    outcome = Mixtures(plan)([mixture])[mixture]
-    side = mixed(plan.reference, moved, plan.candidate)
+    outcome = Mixtures(study)([mixture])[mixture]
+    side = mixed(study.reference, moved, study.candidate)
     logits = Logits(
         "lm_head",
         REFERENCE,
         ("own",),
-        plan.tokens.input_ids,
-        plan.tokens.loss_mask,
+        study.tokens.input_ids,
+        study.tokens.loss_mask,
         "candidate",
-        plan.first_occurrences,
+        study.first_occurrences,
     )
     walkers = [
         Walker(name=name, plan=s.plan, schedule=micro_batches(s))
-        for name, s in ((REFERENCE, plan.reference), ("own", side))
+        for name, s in ((REFERENCE, study.reference), ("own", side))
     ]
-    run(walkers, plan.model.weights, plan.tokens.input_ids, [logits])
+    run(walkers, study.model.weights, study.tokens.input_ids, [logits])
     sums = logits.sums("own")
     assert outcome.sums == tuple(sums.kl_candidate_reference.tolist())
     assert outcome.tokens == tuple(sums.tokens.tolist()) == (8.0,) * 25
@@ -98,14 +98,14 @@ def test_the_outcome_is_the_mixtures_divergence(tmp_path: Path, qwen3_moe: Path,
 
 
 def test_with_too_few_sequences_for_a_verdict_only_equal_bits_are_under_a_gate(tmp_path: Path, qwen3_moe: Path) -> None:
-    plan = prepared(tmp_path, qwen3_moe, sequences=24, micro_batch=4)
-    names = [toggle.name for toggle in plan.toggles]
-    outcomes = Mixtures(plan)([frozenset(), frozenset({"micro_batch"}), frozenset(names)])
+    study = prepared(tmp_path, qwen3_moe, sequences=24, micro_batch=4)
+    names = [toggle.name for toggle in study.toggles]
+    outcomes = Mixtures(study)([frozenset(), frozenset({"micro_batch"}), frozenset(names)])
     assert [(outcomes[c].upper, outcomes[c].exact) for c in outcomes] == [(0.0, True), (0.0, True), (math.inf, False)]
 
 
 def test_nothing_is_evaluated_twice(tmp_path: Path, qwen3_moe: Path) -> None:
-    oracle, mixtures = Mixtures(plan := prepared(tmp_path, qwen3_moe)), subsets(plan)
+    oracle, mixtures = Mixtures(study := prepared(tmp_path, qwen3_moe)), subsets(study)
     first = oracle(mixtures[:6])
     spent = oracle.counts.evaluations.total()
     assert oracle([*mixtures[:6], *mixtures[:6]]) == first
@@ -115,10 +115,10 @@ def test_nothing_is_evaluated_twice(tmp_path: Path, qwen3_moe: Path) -> None:
 
 
 def test_what_a_bisection_saw_is_not_evaluated_again(tmp_path: Path, qwen3_moe: Path) -> None:
-    plan = prepared(tmp_path, qwen3_moe)
-    fresh, knowing = Mixtures(plan), Mixtures(plan)
-    knowing.learn(observe(plan, plan.toggles))
-    names = [toggle.name for toggle in plan.toggles]
+    study = prepared(tmp_path, qwen3_moe)
+    fresh, knowing = Mixtures(study), Mixtures(study)
+    knowing.learn(observe(study, study.toggles))
+    names = [toggle.name for toggle in study.toggles]
     mixtures = [frozenset({name}) for name in names] + [frozenset(names) - {name} for name in names]
     learned = knowing(mixtures).items()
     assert {key: replace(out, unchanged=None) if out else None for key, out in learned} == fresh(mixtures)
@@ -128,14 +128,14 @@ def test_what_a_bisection_saw_is_not_evaluated_again(tmp_path: Path, qwen3_moe: 
 
 
 def test_memory_decides_how_many_go_together(tmp_path: Path, qwen3_moe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = prepared(tmp_path, qwen3_moe)
-    mixtures = subsets(plan)
-    whole = Mixtures(plan)
+    study = prepared(tmp_path, qwen3_moe)
+    mixtures = subsets(study)
+    whole = Mixtures(study)
     expected = whole(mixtures)
-    sides = [mixed(plan.reference, [t for t in plan.toggles if t.name in c], plan.candidate) for c in mixtures]
-    walkers = [walker(plan, i, side) for i, side in enumerate([plan.reference, *sides])]
-    few = estimate(walkers[:5], plan.model.weights, *plan.tokens.input_ids.shape).total
-    assert few < estimate(walkers, plan.model.weights, *plan.tokens.input_ids.shape).total
+    sides = [mixed(study.reference, [t for t in study.toggles if t.name in c], study.candidate) for c in mixtures]
+    walkers = [walker(study, i, side) for i, side in enumerate([study.reference, *sides])]
+    few = estimate(walkers[:5], study.model.weights, *study.tokens.input_ids.shape).total
+    assert few < estimate(walkers, study.model.weights, *study.tokens.input_ids.shape).total
     limited = Mixtures(prepared(tmp_path, qwen3_moe, options=Options(memory_limit=few)))
     batches: list[int] = []
 
@@ -150,44 +150,44 @@ def test_memory_decides_how_many_go_together(tmp_path: Path, qwen3_moe: Path, mo
 
 
 def test_too_little_memory_for_one_is_refused(tmp_path: Path, qwen3_moe: Path) -> None:
-    plan = prepared(tmp_path, qwen3_moe, options=Options(memory_limit=1000.0))
+    study = prepared(tmp_path, qwen3_moe, options=Options(memory_limit=1000.0))
     with pytest.raises(MoeparityError, match="are allowed by --memory-limit"):
-        Mixtures(plan)(subsets(plan))
+        Mixtures(study)(subsets(study))
 
 
 def test_a_mixture_that_an_op_refuses_is_none(tmp_path: Path, qwen3_moe_even: Path) -> None:
     # Rows of 36 elements are whole 16 bytes in fp32 only, and the grouped GEMM takes no others.
     settings = {"layers[*].moe.experts:implementation": "grouped", "layers[*].moe.experts:projections": "fp32"}
     settings |= {"layers[*].moe.experts:product": "fp32", "lm_head:output": "fp32"}
-    plan = prepared(tmp_path, qwen3_moe_even, own=settings)
-    outcomes = Mixtures(plan)(subsets(plan))
+    study = prepared(tmp_path, qwen3_moe_even, own=settings)
+    outcomes = Mixtures(study)(subsets(study))
     refused = [mixture for mixture, outcome in outcomes.items() if outcome is None]
-    grouped = next(t.name for t in plan.toggles if "implementation" in t.name)
+    grouped = next(t.name for t in study.toggles if "implementation" in t.name)
     assert refused
     assert all(grouped in mixture for mixture in refused)
-    assert outcomes[frozenset(t.name for t in plan.toggles)] is not None
+    assert outcomes[frozenset(t.name for t in study.toggles)] is not None
 
 
 def test_a_mixture_that_a_kernel_refuses_in_the_pass_leaves_the_others(
     tmp_path: Path, qwen3_moe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = prepared(tmp_path, qwen3_moe)
-    mixtures = subsets(plan)
-    bad = plan.toggles[1]
+    study = prepared(tmp_path, qwen3_moe)
+    mixtures = subsets(study)
+    bad = study.toggles[1]
 
     def refusing(walkers: list[Walker], *args: Any, **more: Any) -> Any:
         for each in walkers:
             if each.name != REFERENCE and all(
-                each.plan.settings[place].value == plan.candidate.plan.settings[place].value
+                each.plan.settings[place].value == study.candidate.plan.settings[place].value
                 for member in bad.members
                 for place in member.places
             ):
                 raise WalkersRefusedError([each.name], RefusedError("output", "refused"))
         return run(walkers, *args, **more)
 
-    expected = Mixtures(plan)(mixtures)
+    expected = Mixtures(study)(mixtures)
     monkeypatch.setattr(passes, "run", refusing)
-    evaluate = Mixtures(plan)
+    evaluate = Mixtures(study)
     assert evaluate(mixtures) == {c: None if bad.name in c else expected[c] for c in mixtures}
     assert evaluate.refused == dict.fromkeys((c for c in mixtures if bad.name in c), "output: refused")
 
@@ -199,10 +199,10 @@ def test_a_name_that_is_no_toggle(tmp_path: Path, qwen3_moe: Path) -> None:
 
 def test_forced_routes_take_the_routers_part_away(tmp_path: Path, qwen3_moe: Path) -> None:
     settings = {"layers[*].moe.router:scores": "bf16", "layers[1].moe.combine:accumulate": "fp32"}
-    plan = prepared(tmp_path, qwen3_moe, own=settings)
-    router, combine = (next(t.name for t in plan.toggles if part in t.name) for part in ("router", "combine"))
+    study = prepared(tmp_path, qwen3_moe, own=settings)
+    router, combine = (next(t.name for t in study.toggles if part in t.name) for part in ("router", "combine"))
     natural, forced = (
-        Mixtures(plan, routes=routes)([frozenset({router}), frozenset({combine})]) for routes in (NATURAL, ORDER)
+        Mixtures(study, routes=routes)([frozenset({router}), frozenset({combine})]) for routes in (NATURAL, ORDER)
     )
     assert natural[frozenset({router})].value > 0
     assert (forced[frozenset({router})].value, forced[frozenset({combine})].value > 0) == (0.0, True)
@@ -212,11 +212,11 @@ def test_forced_routes_take_the_routers_part_away(tmp_path: Path, qwen3_moe: Pat
 @pytest.mark.parametrize("routes", [NATURAL, *REPLAYED])
 def test_one_in_and_leave_one_out_are_one_pass(tmp_path: Path, qwen3_moe: Path, routes: Routes) -> None:
     """Weights are read once, and work that mixtures share is done once (`benchmarks/attribution.py` counts it)."""
-    plan = prepared(tmp_path, qwen3_moe)
-    names = [toggle.name for toggle in plan.toggles]
-    oracle, single = Mixtures(plan, routes=routes), Mixtures(plan)
+    study = prepared(tmp_path, qwen3_moe)
+    names = [toggle.name for toggle in study.toggles]
+    oracle, single = Mixtures(study, routes=routes), Mixtures(study)
     oracle([frozenset({name}) for name in names] + [frozenset(names) - {name} for name in names])
     single([frozenset()])
     assert oracle.passes == 1
     assert oracle.counts.bytes_read == single.counts.bytes_read > 0
-    assert oracle.counts.evaluations.total() < 0.8 * (1 + 2 * len(names)) * len(plan.model.graph.nodes)
+    assert oracle.counts.evaluations.total() < 0.8 * (1 + 2 * len(names)) * len(study.model.graph.nodes)

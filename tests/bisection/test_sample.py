@@ -276,15 +276,15 @@ def test_another_temperature_than_that_of_the_kept_tokens_is_refused(recipe: Wri
 
 
 def test_nothing_to_sample(recipe: Write) -> None:
-    plan = prepare(recipe("{file: prompts.jsonl, sampled_from: candidate}"), device="cpu")
-    assert generate(plan) is plan
+    study = prepare(recipe("{file: prompts.jsonl, sampled_from: candidate}"), device="cpu")
+    assert generate(study) is study
     with pytest.raises(SpecError, match=r"recipe\.yaml:3: tokens has no `sample:`"):
-        required_sample(plan)
+        required_sample(study)
 
 
 def test_logits_that_are_not_finite_are_refused(recipe: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = prepare(recipe("{file: prompts.jsonl, sample: {from: candidate, new_tokens: 2}}"), device="cpu")
+    study = prepare(recipe("{file: prompts.jsonl, sample: {from: candidate, new_tokens: 2}}"), device="cpu")
     broken = torch.full((3, V), math.nan)
     monkeypatch.setattr("moeparity.bisection.sample._forward", lambda *_: lambda *_: (torch.arange(3), broken))
     with pytest.raises(TokensError, match="the candidate's logits hold NaN or infinity"):
-        generate(plan)
+        generate(study)

@@ -19,7 +19,7 @@ EPILOGUE: dict[str, Value] = {
 def test_the_score_site_is_a_toggle_beside_what_is_set_for_another(tmp_path: Path, qwen3_moe: Path) -> None:
     ids = {"input_ids": random_tokens(4, 48)}
     bisection = bisected(write_recipe(tmp_path, qwen3_moe, ids, {}, {"set": EPILOGUE}))
-    assert {t.members[0].attribute for t in bisection.plan.toggles} == {"score_site", "weighted", "accumulate"}
+    assert {t.members[0].attribute for t in bisection.study.toggles} == {"score_site", "weighted", "accumulate"}
     assert {root.node for root in bisection.report.roots} == {"layers[1].moe.experts"}
     (score_site,) = [t for t in bisection.report.toggles if t.name.endswith("score_site")]
     assert not score_site.had_no_effect

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from moeparity.doctor.asks import asks
-from moeparity.doctor.case import Case, Request, gather, opened
+from moeparity.doctor.case import Case, DoctorRequest, gather, opened
 from moeparity.doctor.report import Answer
 from tests.doctor.programs import log
 
@@ -24,7 +24,7 @@ def case(
 ) -> Case:
     """The sampler's log alone."""
     path = log(tmp_path_factory.mktemp("case") / "log.jsonl", few_ids, few_scores, None)
-    request = Request(evidence=(path,), checkpoint=small, device="cpu")
+    request = DoctorRequest(evidence=(path,), checkpoint=small, device="cpu")
     return opened(request, gather(request))
 
 

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from benchmarks.doctor.case import drawn
 from moeparity.cli.schemas import report_schema
 from moeparity.doctor import examine as examining
-from moeparity.doctor.case import Request
+from moeparity.doctor.case import DoctorRequest
 from moeparity.doctor.examine import examine
 from moeparity.logs.diagnosis.finding import Diagnosis, Finding
 from moeparity.progress import Progress, Stop
@@ -176,7 +176,7 @@ def test_what_a_log_only_shows_is_no_cause(
     symptom = Finding(tier="semantics", name=name, verdict="named", reason="It shows.")
     diagnosis = Diagnosis(sequences=6, tokens=90, stale=0, unsaid=0, declared=(), findings=(symptom,), next=())
     monkeypatch.setattr(examining, "measure_files", lambda *_: SimpleNamespace(diagnosis=diagnosis))
-    of = examining.examine(Request(evidence=(run_folder / "log.jsonl",), checkpoint=small, sampler="hf-eager"))
+    of = examining.examine(DoctorRequest(evidence=(run_folder / "log.jsonl",), checkpoint=small, sampler="hf-eager"))
     assert (of.answer, of.logged) == ("noise", ())
     assert "It shows." in [clue.says for clue in of.clues]
 
@@ -388,7 +388,7 @@ def test_an_examination_that_is_stopped_tells_the_best_so_far(
             done.append(progress.done)
         stop.is_asked = sum(later < earlier for earlier, later in pairwise(done)) >= 2
 
-    request = Request(evidence=(path,), checkpoint=current, previous=previous, sampler="hf-eager")
+    request = DoctorRequest(evidence=(path,), checkpoint=current, previous=previous, sampler="hf-eager")
     of = examine(request, asks_in_the_third_pass, stop)
     assert (of.answer, of.is_stopped, of.blame.named, of.exit_code) == ("undecided", True, (), 3)
     assert (of.explanations[0].name, of.explanations[0].party) == ("stale weights of layer 1", "sampler")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from moeparity.doctor.case import Case, Request, gather, opened
+from moeparity.doctor.case import Case, DoctorRequest, gather, opened
 from moeparity.doctor.hypotheses import Hypothesis, coarse, groups, nodes_of, stale_parts
 from moeparity.doctor.misread import in_one_phase, misread
 from moeparity.doctor.numbers import families
@@ -27,7 +27,7 @@ def ids() -> torch.Tensor:
 def case_of(small: Path, previous: Path, folder: Path, ids: torch.Tensor, wrong: torch.Tensor) -> Case:
     """The case of a sampler that says `wrong`, beside a trainer without a fault."""
     path = log(folder / "log.jsonl", ids, wrong, scored(small, ids, 4), prompt=PROMPT)
-    request = Request(evidence=(path,), checkpoint=small, previous=previous, sampler="hf-eager", device="cpu")
+    request = DoctorRequest(evidence=(path,), checkpoint=small, previous=previous, sampler="hf-eager", device="cpu")
     return opened(request, gather(request))
 
 
@@ -89,7 +89,7 @@ def test_sides_that_compute_the_same_share_their_simulations(
     """Two engines in fp32 make the same of a hypothesis, so it runs once; with another temperature they do not."""
     values = scored(small, ids, 4)
     path = log(tmp_path / "log.jsonl", ids, values, values, prompt=PROMPT)
-    request = Request(evidence=(path,), checkpoint=small, previous=small_before, device="cpu")
+    request = DoctorRequest(evidence=(path,), checkpoint=small, previous=small_before, device="cpu")
     case = opened(request, gather(request))
     assert {case.profile_in_fp32("sampler"), case.profile_in_fp32("trainer")} == {"hf-eager"}
     warmer = {key: x * 1.1 if key.profile == "vllm" else x for key, x in case.bench.scored.items()}

@@ -12,7 +12,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from moeparity.doctor.answer import answered
-from moeparity.doctor.case import Case, Request, gather, opened
+from moeparity.doctor.case import Case, DoctorRequest, gather, opened
 from moeparity.doctor.hypotheses import AS_CONFIGURED
 from moeparity.doctor.report import Examination
 from moeparity.doctor.traces import with_traces
@@ -46,7 +46,7 @@ def case(
     small: Path, few_ids: torch.Tensor, few_scores: torch.Tensor, tmp_path_factory: pytest.TempPathFactory
 ) -> Case:
     path = log(tmp_path_factory.mktemp("case") / "log.jsonl", few_ids, few_scores, few_scores)
-    request = Request(evidence=(path,), checkpoint=small, sampler="hf-eager", device="cpu")
+    request = DoctorRequest(evidence=(path,), checkpoint=small, sampler="hf-eager", device="cpu")
     return opened(request, gather(request))
 
 

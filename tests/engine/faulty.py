@@ -15,7 +15,7 @@ from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker
 from moeparity.errors import Where
 from moeparity.inputs.model import Model
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.schedule.steps import MicroBatches, Schedule
 from moeparity.plan.sides import bound_side
@@ -33,7 +33,7 @@ def fault(
     return StatedFault(name=name, nodes=nodes, layers=layers, values=dict(values or {}))
 
 
-def plan_of(model: Model, faults: Sequence[StatedFault] = (), profile: str = "hf-eager") -> BoundGraph:
+def plan_of(model: Model, faults: Sequence[StatedFault] = (), profile: str = "hf-eager") -> Plan:
     variant = Variant(profile=profile, faults=list(faults))
     return bound_side(model.graph, variant, load_profile(profile, WHERE), model.dtype, WHERE).plan
 
@@ -56,7 +56,7 @@ class Recorder:
 
 def walk(
     model: Model,
-    plans: Mapping[str, BoundGraph],
+    plans: Mapping[str, Plan],
     ids: Tensor,
     *,
     mask: Tensor | None = None,

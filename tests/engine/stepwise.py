@@ -18,7 +18,7 @@ from torch import Tensor
 
 from moeparity.inputs.model import Model
 from moeparity.numerics.dtypes import UNROUNDED, torch_dtype
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.graph import Node
 from moeparity.plan.schedule.steps import Phase, Schedule, Span, Step
 
@@ -59,7 +59,7 @@ class Stepwise:
     """
 
     model: Model
-    plan: BoundGraph
+    plan: Plan
     ids: Tensor
     mask: Tensor
     by_token: bool = False
@@ -132,7 +132,7 @@ class Stepwise:
                         for t in range(copy.first, copy.last):
                             self.rows[value][copy.sequence, t] = self.rows[value][copy.source, t + copy.shift]
 
-    def _plan(self, phase: Phase, rows: int, longest: int, keys: int, queries: int) -> BoundGraph:
+    def _plan(self, phase: Phase, rows: int, longest: int, keys: int, queries: int) -> Plan:
         """The plan of the one case that these numbers are of."""
         numbers = {"rows": rows, "longest": longest, "keys": keys, "queries": queries}
         (case,) = [
@@ -169,7 +169,7 @@ class Stepwise:
             alone = varlen or node.op.tokens.state is not None
             yield from _attending(step, self.starts if step.shape == "flat" else {}, varlen=alone)
 
-    def _call(self, plan: BoundGraph, node: Node, call: Call, w: Mapping[str, Tensor]) -> None:
+    def _call(self, plan: Plan, node: Node, call: Call, w: Mapping[str, Tensor]) -> None:
         kernel, edges = self.functions.get(node.name) or node.op.load(), plan.edges(node)
         names = [
             value if value is None or f"{value}->{node.name}" not in self.rows else f"{value}->{node.name}"
@@ -225,7 +225,7 @@ class Stepwise:
                 return state
         return None
 
-    def _input(self, plan: BoundGraph, node: Node, port: str, name: str, call: Call) -> Tensor:
+    def _input(self, plan: Plan, node: Node, port: str, name: str, call: Call) -> Tensor:
         """One input of a call: the step's own tensor, or rows put together as the op that made them lays them out."""
         earlier = port in node.op.tokens.history
         tokens, size = (call.keys, call.key_size) if earlier else (call.tokens, call.size)

@@ -16,7 +16,7 @@ from moeparity.numerics.bits import same_bits
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.ops.registry import OPS
 from moeparity.plan.bind import bind
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.engine_profile import load_profile, overrides
 from moeparity.plan.schedule.steps import MicroBatches
 from moeparity.plan.setting import edges_of
@@ -31,7 +31,7 @@ def model(qwen3_moe: Path) -> Model:
     return open_model(qwen3_moe, device="cpu", residency="resident")
 
 
-def plan(model: Model, **settings: str) -> BoundGraph:
+def plan(model: Model, **settings: str) -> Plan:
     return bind(model.graph, load_profile("hf-eager", HERE), "bf16", overrides(settings, HERE))
 
 
@@ -49,7 +49,7 @@ class Values:
             self.inputs[name, view.node.name] = [blocks[0].tensor.clone() for blocks in operands if blocks]
 
 
-def walked(model: Model, **plans: BoundGraph) -> tuple[Values, dict[str, int]]:
+def walked(model: Model, **plans: Plan) -> tuple[Values, dict[str, int]]:
     values = Values()
     walkers = [Walker(name=name, plan=p, schedule=MicroBatches(3)) for name, p in plans.items()]
     counts = run(walkers, model.weights, IDS, [values])

@@ -17,7 +17,7 @@ from moeparity.errors import Where
 from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.bind import bind
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.engine_profile import load_profile, overrides
 from moeparity.plan.schedule.steps import MicroBatches
 from tests.small_models import Shallow
@@ -62,7 +62,7 @@ def model(qwen3_moe: Path) -> Model:
     return open_model(qwen3_moe, device="cpu", residency="resident")
 
 
-def plan(model: Model, **settings: str | float) -> BoundGraph:
+def plan(model: Model, **settings: str | float) -> Plan:
     return bind(model.graph, load_profile("hf-eager", HERE), "bf16", overrides(settings, HERE))
 
 

@@ -18,7 +18,7 @@ from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.bits import same_bits
 from moeparity.ops.attribute import Value
 from moeparity.plan.bind import bind
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.engine_profile import load_profile, overrides
 from moeparity.plan.region import regions
 from moeparity.plan.schedule.steps import MicroBatches
@@ -53,7 +53,7 @@ def opened(folder: Path) -> Model:
     return open_model(folder, device="cpu", residency="resident")
 
 
-def plan(model: Model, settings: dict[str, Value] | None = None, *, profile: str = "hf-eager") -> BoundGraph:
+def plan(model: Model, settings: dict[str, Value] | None = None, *, profile: str = "hf-eager") -> Plan:
     return bind(model.graph, load_profile(profile, HERE), "bf16", overrides(settings or {}, HERE))
 
 
@@ -66,7 +66,7 @@ def walk(model: Model, walkers: list[Walker]) -> tuple[Seen, Counts]:
     return values, run(walkers, model.weights, tokens(model), [values])
 
 
-def forced(name: str, plan: BoundGraph, replayed: Replayed, micro_batch: int = 6) -> Walker:
+def forced(name: str, plan: Plan, replayed: Replayed, micro_batch: int = 6) -> Walker:
     return Walker(
         name=name, plan=plan, schedule=MicroBatches(micro_batch), routes=Forced(of="reference", replayed=replayed)
     )

@@ -25,7 +25,7 @@ from moeparity.errors import Where
 from moeparity.inputs.model import Model
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.bind import bind
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.engine_profile import load_profile, overrides
 from moeparity.plan.schedule.steps import Copy, MicroBatches, Schedule, Span, Step
 from tests.engine.random_schedules import schedule
@@ -75,7 +75,7 @@ class Draw:
         return torch.randint(0, model.vocab_size, self.shape, generator=torch.Generator().manual_seed(self.seed))
 
 
-def planned(model: Model, of: Schedule | MicroBatches, profile: str, dtype: str, **settings: str | float) -> BoundGraph:
+def planned(model: Model, of: Schedule | MicroBatches, profile: str, dtype: str, **settings: str | float) -> Plan:
     return bind(model.graph, load_profile(profile, HERE), dtype, overrides(settings, HERE), phases=of.phases)
 
 

@@ -21,7 +21,7 @@ from moeparity.engine.walker import Walker
 from moeparity.inputs.model import Model
 from moeparity.numerics.bits import int_view, same_bits
 from moeparity.plan.bind import bind
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.changed import with_settings_in
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
 from moeparity.plan.graph import SOURCES
@@ -38,7 +38,7 @@ IDS = torch.arange(18).view(2, 9)
 MASK = torch.ones(2, 9, dtype=torch.bool)
 
 
-def planned(model: Model, profile: str = "hf-eager", **choices: Any) -> BoundGraph:
+def planned(model: Model, profile: str = "hf-eager", **choices: Any) -> Plan:
     """In every phase, as plans of one pass are."""
     return bind(model.graph, load_profile(profile, HERE), "bf16", overrides(choices, HERE), phases=PHASES)
 

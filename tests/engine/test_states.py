@@ -18,7 +18,7 @@ from moeparity.errors import SpecError
 from moeparity.inputs.model import Model
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.bind import bind
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.graph import Node
 from moeparity.plan.region import regions
@@ -133,7 +133,7 @@ def test_a_shadow_shows_what_a_border_rounds_once(model: Model) -> None:
 
 
 def called(
-    model: Model, plan: BoundGraph, node: Node, values: dict[str, Tensor], first: int, last: int, state: Tensor | None
+    model: Model, plan: Plan, node: Node, values: dict[str, Tensor], first: int, last: int, state: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """What a node's kernel makes of some tokens of both sequences, and the state that it leaves."""
     reads = [values[name][:, first:last].contiguous() for name in node.inputs]

@@ -8,7 +8,7 @@ import pytest
 
 from moeparity.evidence.explain.report import Explained, Explanation
 from moeparity.evidence.explain.show import document
-from moeparity.evidence.explain.trace import Request, explain_trace
+from moeparity.evidence.explain.trace import ExplainRequest, explain_trace
 from tests.engines.live import ask
 from tests.printed import printed
 
@@ -22,7 +22,7 @@ def liger(qwen3_moe: Path, tmp_path_factory: pytest.TempPathFactory) -> Explaine
     trace = tmp_path_factory.mktemp("liger") / "trace"
     case = {"kind": "trace", "checkpoint": str(qwen3_moe), "folder": str(trace), "shape": SHAPE}
     ask("live_explained", LIGER, {"trace": case})
-    return explain_trace(Request(trace=trace, checkpoint=qwen3_moe))
+    return explain_trace(ExplainRequest(trace=trace, checkpoint=qwen3_moe))
 
 
 def by_node(result: Explained) -> dict[str, Explanation]:

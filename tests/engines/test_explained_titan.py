@@ -9,7 +9,7 @@ import pytest
 from moeparity.evidence.explain import trace
 from moeparity.evidence.explain.report import Explained, Explanation
 from moeparity.evidence.explain.show import document
-from moeparity.evidence.explain.trace import Request, explain_trace
+from moeparity.evidence.explain.trace import ExplainRequest, explain_trace
 from moeparity.plan.address import role
 from tests.engines.live import ask
 from tests.evidence.traced import tokens
@@ -41,7 +41,7 @@ def traces(qwen3_moe: Path, deepseek_v3: Path, tmp_path_factory: pytest.TempPath
 
 
 def explained(traces: dict[Path, Path], checkpoint: Path, nodes: str) -> Explained:
-    return explain_trace(Request(trace=traces[checkpoint], checkpoint=checkpoint, nodes=(nodes,)))
+    return explain_trace(ExplainRequest(trace=traces[checkpoint], checkpoint=checkpoint, nodes=(nodes,)))
 
 
 def answers_by_role(result: Explained) -> dict[str, set[str]]:

@@ -6,7 +6,7 @@ import torch
 
 from moeparity.inputs.tokens.drafted import with_drafts
 from moeparity.inputs.tokens.tokenset import TokenSet
-from moeparity.ops.kernels.text import Request
+from moeparity.ops.kernels.text import SamplingRequest
 
 _SAMPLED = "sampled_from: candidate"
 _IDS = '"input_ids": [1, 2, 3]'
@@ -48,7 +48,7 @@ TENSORS: dict[str, tuple[dict[str, torch.Tensor], dict[str, str] | None]] = {
 def drafted() -> object:
     """Drafts of sequences whose requests ask for something."""
     ids, real = torch.ones(1, 3, dtype=torch.int64), torch.ones(1, 3, dtype=torch.bool)
-    requests = (Request(bad_words=((4,),)),)
+    requests = (SamplingRequest(bad_words=((4,),)),)
     return with_drafts(
         TokenSet(input_ids=ids, loss_mask=real, attention_mask=real, requests=requests), "3:0.5", flat=True
     )

@@ -24,7 +24,7 @@ from moeparity.cli.commands import app
 from moeparity.documents.checked import complaint as complaint_of
 from moeparity.documents.checked import shipped
 from moeparity.errors import MoeparityError, Where
-from moeparity.logs.request import Request
+from moeparity.logs.request import MetricsRequest
 from moeparity.metrics.declaration import By
 from moeparity.metrics.registry import METRICS, SETS, find, of_sets
 from moeparity.numerics.collectives import registry as collectives
@@ -186,7 +186,7 @@ REGISTRIES: dict[str, tuple[Sequence[str], Callable[[str], object]]] = {
     "sections": (tuple(ON_REQUEST), lambda word: asked_for([word], all_of_them=False)),
     "metrics": (tuple(METRICS), lambda word: find(word, "metrics")),
     "sets": (tuple(SETS), lambda word: of_sets([word])),
-    "groups of tokens": (get_args(By), lambda word: Request(by=[word]).ways()),
+    "groups of tokens": (get_args(By), lambda word: MetricsRequest(by=[word]).ways()),
     "phases": (PHASES, lambda word: split(f"lm_head:output@{word}", HERE)),
     "nodes": (NODES, lambda word: select(word, NODES, 2, HERE)),
     "collectives": (tuple(collectives.COLLECTIVES), lambda word: collectives.find(word, None)),  # type: ignore[arg-type]

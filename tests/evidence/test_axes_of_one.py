@@ -18,9 +18,9 @@ from moeparity.evidence.alignment.rows import lying
 from moeparity.evidence.alignment.tokens import Tokens
 from moeparity.evidence.diff.run import diff
 from moeparity.evidence.explain.report import Explained
-from moeparity.evidence.explain.trace import Request, explain_trace
+from moeparity.evidence.explain.trace import ExplainRequest, explain_trace
 from moeparity.evidence.importers.registry import import_trace
-from moeparity.evidence.maps.module_map import Place
+from moeparity.evidence.maps.module_map import ValuePlace
 from moeparity.evidence.maps.values import other_shape
 from moeparity.inputs.model import open_model
 from moeparity.plan.token_shapes import TokenShape, token_shapes
@@ -121,7 +121,7 @@ def test_a_forward_held_to_its_own_profile_has_equal_bits(
     checkpoint, (shape, run) = checkpoint_of(*AXES[name]), FORMS[form]
     ids = tokens(shape)
     trace = captured(checkpoint, tmp_path / "trace", ids, run=run)
-    result = explain_trace(Request(trace=trace, checkpoint=checkpoint))
+    result = explain_trace(ExplainRequest(trace=trace, checkpoint=checkpoint))
     assert (otherwise(result), result.exit_code) == ([], 0)
     shown_nodes = {node.node for node in result.nodes}
     assert {f"layers[0].attention.{node}" for node in ("q_proj", "attend", "o_proj")} <= shown_nodes
@@ -144,7 +144,7 @@ def scaled_attention(program: Any) -> None:
 def test_a_planted_change_is_named_where_heads_are_few(checkpoint_of: Of, tmp_path: Path, name: str) -> None:
     checkpoint, ids, node = checkpoint_of(*AXES[name]), tokens((2, 5)), "layers[0].attention.attend"
     trace = captured(checkpoint, tmp_path / "trace", ids, patch=scaled_attention)
-    result = explain_trace(Request(trace=trace, checkpoint=checkpoint, nodes=("layers[0].attention.*",)))
+    result = explain_trace(ExplainRequest(trace=trace, checkpoint=checkpoint, nodes=("layers[0].attention.*",)))
     assert otherwise(result) == [node]
     (answer,) = (explanation for explanation in result.nodes if explanation.node == node)
     assert answer.explained
@@ -191,7 +191,7 @@ def test_heads_that_stand_side_by_side_in_one_module(
     """Queries, keys and values are columns of one output in the servers' programs."""
     model = open_model(checkpoint_of(*AXES[name]), device="cpu", residency="resident")
     trace = written(tmp_path / "trace", model, tokens((1, 5)), program=program)
-    result = explain_trace(Request(trace=trace, checkpoint=model.folder, map_name=program))
+    result = explain_trace(ExplainRequest(trace=trace, checkpoint=model.folder, map_name=program))
     assert otherwise(result) == []
     assert {"layers[0].attention.q_proj", "layers[0].attention.attend"} <= {node.node for node in result.nodes}
 
@@ -300,7 +300,7 @@ def test_another_width_is_said_in_words(checkpoint_of: Of, tmp_path: Path, name:
     checkpoint, ids = checkpoint_of(family, base), tokens((2, 5))
     trace = captured(checkpoint_of(family, {**base, **fields}), tmp_path / "trace", ids)
     node = role if role == "lm_head" else f"layers[0].{role}"
-    result = explain_trace(Request(trace=trace, checkpoint=checkpoint, nodes=(node,)))
+    result = explain_trace(ExplainRequest(trace=trace, checkpoint=checkpoint, nodes=(node,)))
     (answer,) = result.nodes
     assert (answer.other_shape, answer.elements, answer.left, result.exit_code) == (words, 0, None, 1)
     text = on_screen(result)
@@ -325,7 +325,7 @@ def test_what_another_number_of_experts_makes_is_explained_behind_it(checkpoint_
         program.model.layers[0].mlp.gate.top_k = 4
 
     trace = captured(checkpoint, tmp_path / "trace", ids, patch=fewer)
-    assert otherwise(explain_trace(Request(trace=trace, checkpoint=checkpoint))) == ["layers[0].moe.router"]
+    assert otherwise(explain_trace(ExplainRequest(trace=trace, checkpoint=checkpoint))) == ["layers[0].moe.router"]
     report = diff(captured(checkpoint, tmp_path / "own", ids), trace)
     assert report.starts[0].shapes == (
         "output 1 of model.layers.0.mlp.gate Qwen3MoeTopKRouter: shapes [10, 5] in A and [10, 4] in B",
@@ -381,5 +381,5 @@ def test_shapes_lie_on_tokens(shape: tuple[int, ...], size: tuple[int, int], axe
     ],
 )
 def test_heads_of_another_width_are_another_shape(axes: tuple[int, ...], heads: int | None, words: str) -> None:
-    place = Place("m", "output", ("0",), width=8)
+    place = ValuePlace("m", "output", ("0",), width=8)
     assert other_shape(axes, place, TokenShape(numbers=8, heads=heads)) == words

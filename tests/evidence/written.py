@@ -11,7 +11,7 @@ import torch
 
 from moeparity.engine.forward import forward
 from moeparity.errors import Where
-from moeparity.evidence.maps.module_map import Place, load_map
+from moeparity.evidence.maps.module_map import ValuePlace, load_map
 from moeparity.evidence.trace.digest import row_digests, value_digest
 from moeparity.evidence.trace.records import Call, Head, Value
 from moeparity.evidence.trace.writer import TraceWriter
@@ -63,7 +63,7 @@ def written(
     return folder
 
 
-def _slots(slots: dict[str, dict[str, dict[str, torch.Tensor]]], place: Place) -> dict[str, torch.Tensor]:
+def _slots(slots: dict[str, dict[str, dict[str, torch.Tensor]]], place: ValuePlace) -> dict[str, torch.Tensor]:
     return slots.setdefault(place.module, {}).setdefault(place.side, {})
 
 

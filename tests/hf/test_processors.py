@@ -13,7 +13,7 @@ from transformers.generation import logits_process
 
 from moeparity.ops.kernels.log_probs import log_probs, processed
 from moeparity.ops.kernels.requests import unpacked
-from moeparity.ops.kernels.text import Request, Text
+from moeparity.ops.kernels.text import SamplingRequest, Text
 from tests.numerics.scalar import FP64
 from tests.ops import asked, processors
 from tests.ops.log_probs import DEFAULTS
@@ -76,7 +76,7 @@ def test_all_bits_of_processors(dtype: torch.dtype) -> None:
         record("log_probs", at, AGAINST, operands=dtype)
 
 
-def changed_by(names: tuple[str, ...], request: Request, prompt: int, at_token: int) -> list[tuple[str, Any]]:
+def changed_by(names: tuple[str, ...], request: SamplingRequest, prompt: int, at_token: int) -> list[tuple[str, Any]]:
     """transformers' processors for what a request asks for, by what they are, in the order in which `generate` has
     them; that of repetitions stands behind the biases.
     """
@@ -132,7 +132,7 @@ def test_all_bits_of_what_requests_ask_for(dtype: torch.dtype) -> None:
 def test_suppressed_tokens_are_bad_words_of_one_id() -> None:
     x = processors.logits(37, torch.bfloat16, 3)
     prompts, outputs = processors.texts(37)
-    requests = [Request(bad_words=((2,), (3,), (36,)))] * len(prompts)
+    requests = [SamplingRequest(bad_words=((2,), (3,), (36,)))] * len(prompts)
     at = {**DEFAULTS, **SETTINGS, "inputs": x.dtype, "bad_words": "applied", "bad_words_form": "filled"}
     theirs = logits_process.SuppressTokensLogitsProcessor([2, 3, 36])(torch.tensor([[1]]), x)
     assert_bits(processed(x.unsqueeze(1), at, asked.text(prompts, outputs, requests)).squeeze(1), theirs)
@@ -184,7 +184,7 @@ def test_scores_are_those_of_requests(qwen3_moe: Path) -> None:
         min_new_tokens=4,
         repetition_penalty=1.2,
     )
-    request = Request(
+    request = SamplingRequest(
         biases=(((5,), 2.5), ((*start, 7), -1.25)),
         bad_words=((11,), (*start, 13)),
         min_tokens=4,

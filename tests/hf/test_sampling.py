@@ -12,9 +12,9 @@ from torch import Tensor
 
 from moeparity.bisection import sample
 from moeparity.bisection.pipeline import bisect
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.prepare import prepare
 from moeparity.bisection.sample import generate
+from moeparity.bisection.study import Study
 from moeparity.engine.forward import forward
 from moeparity.errors import SpecError
 from moeparity.numerics.bits import same_bits
@@ -75,35 +75,35 @@ def drawn_from(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[Tensor]]:
     return logits
 
 
-def replayed(plan: Plan, dtype: str) -> Tensor:
+def replayed(study: Study, dtype: str) -> Tensor:
     """The logits of the same tokens, all known, under the candidate's schedule, where new tokens are predicted."""
-    schedule = plan.walked(plan.candidate)
+    schedule = study.walked(study.candidate)
     assert isinstance(schedule, Schedule)
     ours = forward(
-        plan.model,
-        plan.tokens.input_ids,
-        attention_mask=plan.tokens.attention_mask,
+        study.model,
+        study.tokens.input_ids,
+        attention_mask=study.tokens.attention_mask,
         profile="hf-default",
         dtype=dtype,
         schedule=schedule,
         settings={"layers[*].attention.attend:kv_layout": "cached"},
     )["logits"]
-    return ours[:, :-1][plan.tokens.loss_mask[:, 1:]].view(len(PROMPTS), NEW, -1)
+    return ours[:, :-1][study.tokens.loss_mask[:, 1:]].view(len(PROMPTS), NEW, -1)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_a_side_samples_what_generate_does(
     recipe: Write, qwen3_moe: Path, drawn_from: dict[int, list[Tensor]], dtype: str
 ) -> None:
-    plan = generate(
+    study = generate(
         prepare(recipe(f"dtype: {dtype}, schedule: {{decode: {{from: prompt, batch: all}}}}"), device="cpu")
     )
     width = max(map(len, PROMPTS))
-    mask = plan.tokens.attention_mask[:, :width].long()
+    mask = study.tokens.attention_mask[:, :width].long()
     live = load(opened(qwen3_moe).folder, "hf-default", DTYPES[dtype])
     with torch.no_grad(), without_end(live):
         output: Any = live.generate(  # type: ignore[operator]
-            plan.tokens.input_ids[:, :width],
+            study.tokens.input_ids[:, :width],
             attention_mask=mask,
             max_new_tokens=NEW,
             do_sample=False,
@@ -111,10 +111,10 @@ def test_a_side_samples_what_generate_does(
             output_logits=True,
             pad_token_id=0,
         )
-    assert torch.equal(output.sequences, plan.tokens.input_ids)
+    assert torch.equal(output.sequences, study.tokens.input_ids)
     ours = torch.stack([torch.stack(drawn_from[row]) for row in range(len(PROMPTS))])
     assert same_bits(torch.stack(output.logits, 1).float(), ours.float())
-    assert same_bits(replayed(plan, dtype), ours)
+    assert same_bits(replayed(study, dtype), ours)
 
 
 @pytest.mark.parametrize(
@@ -132,19 +132,19 @@ def test_what_is_sampled_from_is_what_the_run_computes(
     recipe: Write, drawn_from: dict[int, list[Tensor]], schedule: str, temperature: float
 ) -> None:
     path = recipe(f"dtype: fp32, schedule: {schedule}", "right", temperature)
-    plan = generate(prepare(path, device="cpu"))
+    study = generate(prepare(path, device="cpu"))
     ours = torch.stack([torch.stack(drawn_from[row]) for row in range(len(PROMPTS))])
-    assert same_bits(replayed(plan, "fp32"), ours)
+    assert same_bits(replayed(study, "fp32"), ours)
     if temperature == 0:
-        new = plan.tokens.input_ids[plan.tokens.loss_mask].view(len(PROMPTS), NEW)
+        new = study.tokens.input_ids[study.tokens.loss_mask].view(len(PROMPTS), NEW)
         assert torch.equal(ours.argmax(-1), new)
 
 
 def test_sampled_tokens_that_a_cache_would_find_are_refused(recipe: Write) -> None:
     """The second prompt goes on as the first is sampled to."""
     schedule = "dtype: fp32, schedule: {rule: sglang, prefix: {block: 1}, decode: {from: prompt, batch: {fixed: 1}}}"
-    plan = generate(prepare(recipe(schedule, "right"), device="cpu"))
-    sampled = plan.tokens.input_ids[0, : len(PROMPTS[0]) + 3].tolist()
+    study = generate(prepare(recipe(schedule, "right"), device="cpu"))
+    sampled = study.tokens.input_ids[0, : len(PROMPTS[0]) + 3].tolist()
     path = recipe(schedule, "right")
     rows = (PROMPTS[0], sampled, PROMPTS[2])
     (path.parent / "prompts.jsonl").write_text("".join(f'{{"input_ids": {row}}}\n' for row in rows), "utf-8")

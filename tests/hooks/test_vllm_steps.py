@@ -14,7 +14,7 @@ import pytest
 from moeparity.hooks import files
 from moeparity.hooks.vllm_steps import Rows, Steps
 from moeparity.inputs.tokens import read_tokens
-from moeparity.ops.kernels.text import Request
+from moeparity.ops.kernels.text import SamplingRequest
 
 CONFIG = SimpleNamespace(
     instance_id="1", parallel_config=SimpleNamespace(data_parallel_size=1, data_parallel_rank=0, rank=0)
@@ -201,4 +201,4 @@ def test_what_a_request_asks_for_is_in_its_line(engine: Engine, tmp_path: Path) 
     assert "request" not in third
     of_file = read_tokens(tmp_path / "vllm-1.tokens.jsonl").requests
     assert [request.min_tokens for request in of_file] == [3, 2, 0]
-    assert of_file[2] == Request()
+    assert of_file[2] == SamplingRequest()

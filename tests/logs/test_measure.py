@@ -23,7 +23,7 @@ from moeparity.logs.log_files import measure_files
 from moeparity.logs.measure import Measurement, measure
 from moeparity.logs.record import Sequence
 from moeparity.logs.report import LogFile, LogReport
-from moeparity.logs.request import Request, read_gate
+from moeparity.logs.request import MetricsRequest, read_gate
 from moeparity.logs.show import document
 from moeparity.metrics.accumulate import Accumulator
 from moeparity.metrics.chunk import UNKNOWN
@@ -41,7 +41,7 @@ def present(column: Tensor | None) -> Tensor:
 
 
 def gated(count: int, *, gate: str = "k3<1e-3", size: float = 0.02) -> LogReport:
-    return measure(records(count, 60, size), Request(gate=read_gate(gate)))
+    return measure(records(count, 60, size), MetricsRequest(gate=read_gate(gate)))
 
 
 def text(report: LogReport, *sets: str) -> str:
@@ -85,15 +85,15 @@ def test_verdicts(count: int, gate: str, status: str) -> None:
 
 def test_equal_sides_pass_no_gate_below_25_sequences() -> None:
     alike = [replace(sequence, trainer=sequence.rollout) for sequence in records(25, 5, 0.1)]
-    assert measure(alike[:24], Request(gate=read_gate("k3<1e-9"))).verdict.status == "inconclusive"
-    assert measure(alike, Request(gate=read_gate("k3<1e-9"))).verdict.status == "pass"
+    assert measure(alike[:24], MetricsRequest(gate=read_gate("k3<1e-9"))).verdict.status == "inconclusive"
+    assert measure(alike, MetricsRequest(gate=read_gate("k3<1e-9"))).verdict.status == "pass"
 
 
 def test_a_token_of_probability_0_fails() -> None:
     [first, *others] = records(30, 60, 0.02)
     spoilt = first.rollout.clone()
     spoilt[3] = -math.inf
-    report = measure([replace(first, rollout=spoilt), *others], Request(gate=read_gate("k3<1e-3")))
+    report = measure([replace(first, rollout=spoilt), *others], MetricsRequest(gate=read_gate("k3<1e-3")))
     assert (report.verdict.status, report.infinite) == ("fail", 1)
     assert "got probability 0 from one side only" in text(report)
     assert json.loads(report.to_json())["verdict"]["value"]["estimate"] == "inf"
@@ -112,15 +112,17 @@ def test_intervals_move_with_the_offset(name: str) -> None:
 def test_far_below_parity_is_no_parity(name: str) -> None:
     distant = [replace(sequence, trainer=present(sequence.trainer) - 1) for sequence in records(30, 60, 0.02)]
     swapped = [replace(sequence, rollout=sequence.trainer, trainer=sequence.rollout) for sequence in distant]
-    statuses = [measure(log, Request(gate=read_gate(f"{name}<0.01"))).verdict.status for log in (distant, swapped)]
+    statuses = [
+        measure(log, MetricsRequest(gate=read_gate(f"{name}<0.01"))).verdict.status for log in (distant, swapped)
+    ]
     assert statuses == ["fail", "fail"]
-    assert "as a distance from 0" in measure(distant, Request(gate=read_gate(f"{name}<0.01"))).verdict.reason
+    assert "as a distance from 0" in measure(distant, MetricsRequest(gate=read_gate(f"{name}<0.01"))).verdict.reason
 
 
 def test_a_ratio_below_1_is_as_far_as_one_above() -> None:
     shifted = [replace(each, trainer=present(each.trainer) - 1) for each in records(30, 60, 0.02)]
     for name in ("mean_ratio", "nemo-rl/sampling_importance_ratio", "verl/ppl_ratio"):
-        assert measure(shifted, Request(gate=read_gate(f"{name}<1.05"))).verdict.status == "fail"
+        assert measure(shifted, MetricsRequest(gate=read_gate(f"{name}<1.05"))).verdict.status == "fail"
 
 
 def test_intervals_are_those_of_the_recipes() -> None:
@@ -152,7 +154,7 @@ def test_an_event_that_was_not_seen_is_bounded_and_not_ruled_out() -> None:
 
 
 def test_chunks_of_any_size_give_the_same_report() -> None:
-    whole, parts = Measurement(Request(by=("step",))), Measurement(Request(by=("step",)))
+    whole, parts = Measurement(MetricsRequest(by=("step",))), Measurement(MetricsRequest(by=("step",)))
     for measurement, size in ((whole, 1 << 20), (parts, 100)):
         for chunk in measurement.chunker.chunks(records(30, 20, 0.1), tokens=size):
             measurement.add(chunk)
@@ -168,7 +170,7 @@ def test_the_worst_sequences_are_found_in_any_chunk() -> None:
     sequences = records(12, 10, 0.01)
     spoilt = replace(sequences[7], trainer=present(sequences[7].trainer) - 1)
     sequences[7] = spoilt
-    report = measure(sequences, Request())
+    report = measure(sequences, MetricsRequest())
     assert report.outliers[0].id == "s7"
     assert report.outliers[0].where == "log.jsonl:8"
     assert report.outliers[0].mean_abs_delta == pytest.approx(1, rel=0.02)
@@ -180,7 +182,7 @@ def test_unscored_tokens_and_sequences_do_not_count() -> None:
     spoilt = torch.where(half, present(sequences[0].trainer), torch.nan)
     sequences[0] = replace(sequences[0], mask=half, trainer=spoilt)
     sequences[1] = replace(sequences[1], mask=torch.zeros(10, dtype=torch.bool))
-    report = measure(sequences, Request())
+    report = measure(sequences, MetricsRequest())
     assert (report.sequences, report.tokens) == (2, 15)
     assert report.left_out == ("1 sequence without a scored token",)
 
@@ -237,40 +239,43 @@ def test_what_is_no_gate_is_refused(gate_text: str) -> None:
 @pytest.mark.parametrize(
     ("log_request", "message"),
     [
-        (Request(gate=Gate(metric="k3_seq", below=1)), "'k3_seq' is no metric.*Did you mean"),
-        (Request(gate=Gate(metric="max_abs_delta", below=1)), "is a token max, of which there is no interval"),
-        (Request(gate=Gate(metric="nll_sampler", below=1)), "nll_sampler has no direction: .*expected k1, .*verl/kl"),
+        (MetricsRequest(gate=Gate(metric="k3_seq", below=1)), "'k3_seq' is no metric.*Did you mean"),
+        (MetricsRequest(gate=Gate(metric="max_abs_delta", below=1)), "is a token max, of which there is no interval"),
+        (
+            MetricsRequest(gate=Gate(metric="nll_sampler", below=1)),
+            "nll_sampler has no direction: .*expected k1, .*verl/kl",
+        ),
         # At parity it is 1: such a gate could never be passed.
-        (Request(gate=Gate(metric="mean_ratio", below=0.9)), "mean_ratio is 1 at parity; a bound above that"),
-        (Request(gate=Gate(metric="token_mult_prob_error", below=1)), "token_mult_prob_error is 1 at parity"),
-        (Request(sets=("nemo",)), "'nemo' is no set of metrics.*Did you mean 'nemo-rl'"),
-        (Request(by=("layer",)), "'layer' is no way of grouping tokens"),
-        (Request(metrics=("verl/k3",)), "Did you mean"),
+        (MetricsRequest(gate=Gate(metric="mean_ratio", below=0.9)), "mean_ratio is 1 at parity; a bound above that"),
+        (MetricsRequest(gate=Gate(metric="token_mult_prob_error", below=1)), "token_mult_prob_error is 1 at parity"),
+        (MetricsRequest(sets=("nemo",)), "'nemo' is no set of metrics.*Did you mean 'nemo-rl'"),
+        (MetricsRequest(by=("layer",)), "'layer' is no way of grouping tokens"),
+        (MetricsRequest(metrics=("verl/k3",)), "Did you mean"),
     ],
 )
-def test_what_is_asked_wrongly_is_refused_before_reading(log_request: Request, message: str) -> None:
+def test_what_is_asked_wrongly_is_refused_before_reading(log_request: MetricsRequest, message: str) -> None:
     with pytest.raises(MoeparityError, match=message):
         measure(iter([]), log_request)
 
 
 def test_a_gate_on_what_the_log_lacks_is_refused() -> None:
     with pytest.raises(MoeparityError, match="miles/ess_ratio cannot be computed: the log has no current"):
-        measure(records(3, 4, 0.1), Request(gate=Gate(metric="miles/ess_ratio", below=2)))
+        measure(records(3, 4, 0.1), MetricsRequest(gate=Gate(metric="miles/ess_ratio", below=2)))
 
 
 def test_steps_become_series() -> None:
     sequences = [replace(sequence, step=10 * (index // 5)) for index, sequence in enumerate(records(30, 20, 0.02))]
-    report = measure(sequences, Request(by=("step",)))
+    report = measure(sequences, MetricsRequest(by=("step",)))
     assert [summary.series.metric for summary in report.series] == ["k3", "mean_abs_delta"]
     k3 = report.series[0].series
     assert k3.steps == [0, 10, 20, 30, 40, 50]
     assert k3.values == [group.values["k3"] for group in report.groupings[0].groups]
     assert "Over steps" in text(report)
-    assert not measure([replace(sequence, step=None) for sequence in sequences], Request()).series
+    assert not measure([replace(sequence, step=None) for sequence in sequences], MetricsRequest()).series
 
 
 def test_alarms_are_marked() -> None:
-    output = text(measure(records(30, 60, 0.3), Request(sets=("verl",))), "verl")
+    output = text(measure(records(30, 60, 0.3), MetricsRequest(sets=("verl",))), "verl")
     assert re.search(r"^  k3 +! 0\.0", output, re.MULTILINE)
     assert "As verl defines them" in output
     assert "healthy" in output
@@ -281,8 +286,8 @@ LEGEND = "! a published alarm is raised"
 
 def test_a_mark_is_explained_where_it_stands_and_nowhere_else() -> None:
     """Neither in a quiet log, nor in the table of a set that raises none."""
-    assert LEGEND not in text(measure(records(30, 60, 1e-4), Request(sets=("verl",))), "verl")
-    output = text(measure(records(30, 60, 0.3), Request(sets=("verl",))), "verl")
+    assert LEGEND not in text(measure(records(30, 60, 1e-4), MetricsRequest(sets=("verl",))), "verl")
+    output = text(measure(records(30, 60, 0.3), MetricsRequest(sets=("verl",))), "verl")
     for table in output.split("\n\n"):
         rows = [line for line in table.splitlines() if re.match(r"  \S+ +! ", line)]
         assert bool(rows) == (LEGEND in table)
@@ -293,12 +298,12 @@ def test_what_is_bounded_on_one_side_says_which_and_why() -> None:
     sequences = records(30, 20, 0.0)
     rollout = present(sequences[4].rollout)
     sequences[4] = replace(sequences[4], trainer=rollout - 0.2 * (torch.arange(len(rollout)) == 7))
-    output = text(measure(sequences, Request()))
+    output = text(measure(sequences, MetricsRequest()))
     assert re.search(r"^  k3 +\S+ +at least ", output, re.MULTILINE)
     assert re.search(r"^  mean_ratio +\S+ +at most ", output, re.MULTILINE)
     assert "the sides differ in too few sequences" in output
     assert not re.search(r"\binf\b", output)
-    assert "too few sequences" not in text(measure(records(30, 20, 0.02), Request()))
+    assert "too few sequences" not in text(measure(records(30, 20, 0.02), MetricsRequest()))
 
 
 def run(*arguments: str | Path) -> Result:
@@ -341,7 +346,9 @@ def test_a_repeated_sequence_has_the_intervals_of_one(tmp_path: Path) -> None:
     """The means are those of all tokens; of other sequences forty copies of one say as little as it does."""
     few = records(4, 20, 0.02)
     again = [replace(few[number % 4], id=str(number)) for number in range(40)]
-    once, repeated = (measure_files([write(tmp_path / f"{len(log)}.jsonl", log)], Request()) for log in (few, again))
+    once, repeated = (
+        measure_files([write(tmp_path / f"{len(log)}.jsonl", log)], MetricsRequest()) for log in (few, again)
+    )
     for metric, of_repeated in zip(once.metrics, repeated.metrics, strict=True):
         assert of_repeated.value.estimate == pytest.approx(metric.value.estimate, rel=1e-9, nan_ok=True)
         assert of_repeated.value.low == pytest.approx(metric.value.low, rel=1e-6, nan_ok=True)
@@ -353,7 +360,7 @@ def test_copies_of_one_sequence_name_nothing(tmp_path: Path) -> None:
     many = [replace(each, trainer=0.7 * each.rollout) for each in records(40, 20, 0.0) if each.rollout is not None]
     copies = [replace(many[0], id=str(number)) for number in range(40)]
     diagnoses = [
-        measure_files([write(tmp_path / f"{name}.jsonl", log)], Request()).diagnosis
+        measure_files([write(tmp_path / f"{name}.jsonl", log)], MetricsRequest()).diagnosis
         for name, log in (("many", many), ("copies", copies))
     ]
     causes = [None if each is None else each.names("named") for each in diagnoses]
@@ -364,7 +371,7 @@ def test_copies_of_one_sequence_name_nothing(tmp_path: Path) -> None:
 def test_a_log_without_steps_is_not_drawn(tmp_path: Path) -> None:
     path = write(tmp_path / "log.jsonl", [replace(each, step=1) for each in records(3, 5, 0.1)])
     with pytest.raises(MoeparityError, match="does not tell of two steps"):
-        measure_files([path], Request(), plot=tmp_path / "out.svg")
+        measure_files([path], MetricsRequest(), plot=tmp_path / "out.svg")
     process = run(path, "--plot", tmp_path / "out.svg", "--json", tmp_path / "out.json")
     assert isinstance(process.exception, MoeparityError)
     assert "15 tokens of 3 sequences" in process.output
@@ -511,7 +518,7 @@ def test_a_cause_that_is_named_is_found(tmp_path: Path) -> None:
 
 
 def test_every_cause_that_a_diagnosis_may_name_is_known(log: Path) -> None:
-    findings = json.loads(measure_files([log], Request()).to_json())["diagnosis"]["findings"]
+    findings = json.loads(measure_files([log], MetricsRequest()).to_json())["diagnosis"]["findings"]
     assert {finding["name"] for finding in findings} - {"heavy tail", "clip fraction"} <= set(CAUSES)
     process = check(write_check(log.parent, "expect: {causes: [misalignd]}"))
     assert "Did you mean 'misaligned'" in str(process.error)
@@ -525,7 +532,7 @@ def test_a_check_names_its_files_wrongly(tmp_path: Path) -> None:
 
 
 def test_a_narrow_terminal_keeps_the_names_of_groups_and_whole_numbers() -> None:
-    report = measure(records(30, 60, 0.02), Request(by=("position",)))
+    report = measure(records(30, 60, 0.02), MetricsRequest(by=("position",)))
     table = printed(document(report, "log.jsonl"), 80).partition("By position")[2].partition("Sequences farthest")[0]
     assert "…" not in table
     assert "\n  0  " in table

@@ -14,7 +14,7 @@ from moeparity.logs import measure as measuring
 from moeparity.logs.measure import measure
 from moeparity.logs.repeats import RepeatedRuns
 from moeparity.logs.report import LogReport
-from moeparity.logs.request import Request, read_gate
+from moeparity.logs.request import MetricsRequest, read_gate
 from moeparity.logs.series.repeated_batch import Repeats
 from moeparity.logs.show import document, document_of_runs
 from moeparity.output.blocks import Document
@@ -35,7 +35,7 @@ def drawn_on(page: Document) -> dict[str, Any]:
 
 def test_each_sequence_has_its_own_mean() -> None:
     sequences = records(7, 20, 0.05)
-    report = measure(sequences, Request(plots=True))
+    report = measure(sequences, MetricsRequest(plots=True))
     assert report.plots is not None
     for sequence, sequence_mean in zip(sequences, report.plots.sequences, strict=True):
         assert sequence.rollout is not None
@@ -50,9 +50,9 @@ def test_each_sequence_has_its_own_mean() -> None:
 
 def test_of_many_those_with_the_greatest_are_drawn_in_their_order() -> None:
     sequences = records(9, 20, 0.05)
-    every = measure(sequences, Request(plots=True)).plots
+    every = measure(sequences, MetricsRequest(plots=True)).plots
     with patch.object(measuring, "MOST_DRAWN", 4):
-        few = measure(sequences, Request(plots=True)).plots
+        few = measure(sequences, MetricsRequest(plots=True)).plots
     assert every is not None
     assert few is not None
     least = sorted(sequence_mean.value for sequence_mean in every.sequences)[-4]
@@ -60,13 +60,13 @@ def test_of_many_those_with_the_greatest_are_drawn_in_their_order() -> None:
 
 
 def test_the_gates_metric_is_drawn_with_its_gate() -> None:
-    report = measure(records(5, 20, 0.05), Request(plots=True, gate=read_gate("mean_abs_delta<0.1")))
+    report = measure(records(5, 20, 0.05), MetricsRequest(plots=True, gate=read_gate("mean_abs_delta<0.1")))
     part = drawn(report)["series-sequences"]
     assert (part["labels"][1].split(",")[0], part["bound"]) == ("mean_abs_delta", 0.1)
 
 
 def test_no_sequence_is_kept_where_no_page_was_asked_for() -> None:
-    report = measure(records(3, 20, 0.05), Request())
+    report = measure(records(3, 20, 0.05), MetricsRequest())
     assert report.plots is None
     assert sorted(drawn(report)) == ["series-steps-k3", "series-steps-mean_abs_delta"]
 

@@ -13,7 +13,7 @@ from moeparity.errors import Where
 from moeparity.inputs.tokens.tokenizer import FileTokenizer
 from moeparity.logs.log_files import Opening, measure_files
 from moeparity.logs.report import LogReport
-from moeparity.logs.request import Request, read_gate
+from moeparity.logs.request import MetricsRequest, read_gate
 from moeparity.logs.retokenised import Span, align
 from tests.command import inside
 from tests.logs.test_mutations import present
@@ -139,7 +139,7 @@ def many(folder: Path, tokenizer: Path) -> tuple[Path, Path]:
 
 def measured(folder: Path, tokenizer: Path, gate: str = "k3<0.1") -> LogReport:
     sampled, scored = many(folder, tokenizer)
-    request = Request(by=("retokenised",), gate=read_gate(gate))
+    request = MetricsRequest(by=("retokenised",), gate=read_gate(gate))
     return measure_files([sampled], request, Opening(trainer=[scored], tokenizer=tokenizer))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from moeparity.ops.kernels.requests import packed
-from moeparity.ops.kernels.text import Request, Text
+from moeparity.ops.kernels.text import SamplingRequest, Text
 from tests.ops import processors
 
 NAMES = ("logit_bias", "bad_words", "allowed_token_ids", "min_tokens", "grammar")
@@ -33,16 +33,16 @@ def combinations(numbers: Sequence[str]) -> Iterator[tuple[tuple[str, ...], dict
 
 def requests(
     vocabulary: int, prompts: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]], seed: int
-) -> list[Request]:
+) -> list[SamplingRequest]:
     """One for each row; the last asks for nothing. Some bad words begin in the prompt, some fit, some are longer than
     the text. Token 0 is always allowed.
     """
     draw = random.Random(seed)  # noqa: S311
     drawn = [_request(vocabulary, [*prompt], [*output], draw) for prompt, output in zip(prompts, outputs, strict=True)]
-    return [*drawn[:-1], Request()]
+    return [*drawn[:-1], SamplingRequest()]
 
 
-def _request(vocabulary: int, prompt: list[int], output: list[int], draw: random.Random) -> Request:
+def _request(vocabulary: int, prompt: list[int], output: list[int], draw: random.Random) -> SamplingRequest:
     text, count = [*prompt, *output], max(1, vocabulary // 3)
 
     def some() -> tuple[int, ...]:
@@ -56,7 +56,7 @@ def _request(vocabulary: int, prompt: list[int], output: list[int], draw: random
     longer = list(dict.fromkeys(word() for _ in range(6)))
     last = draw.randrange(vocabulary)
     longer += [(text[-1], last)] if (text[-1], last) not in longer else []
-    return Request(
+    return SamplingRequest(
         biases=tuple((ids, draw.choice((-100.0, -1.7, 0.3, 2.55, 7.0))) for ids in (*singles, *longer)),
         bad_words=(*((token,) for token in some()[:2]), *(word() for _ in range(4))),
         allowed=some(),
@@ -66,12 +66,14 @@ def _request(vocabulary: int, prompt: list[int], output: list[int], draw: random
     )
 
 
-def single(request: Request) -> Request:
+def single(request: SamplingRequest) -> SamplingRequest:
     """The same with biases of one id alone, as servers take them."""
     return replace(request, biases=tuple((ids, bias) for ids, bias in request.biases if len(ids) == 1))
 
 
-def text(prompts: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]], of_rows: Sequence[Request]) -> Text:
+def text(
+    prompts: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]], of_rows: Sequence[SamplingRequest]
+) -> Text:
     """What the engine tells a kernel of logits [ROWS, 1, V]."""
     rows = torch.arange(len(prompts))[:, None]
     return replace(processors.text(prompts, outputs), sequences=rows, requests=tuple(of_rows))

@@ -16,7 +16,7 @@ from torch import Tensor
 from moeparity.ops.attribute import RefusedError
 from moeparity.ops.kernels.log_probs import log_probs, processed
 from moeparity.ops.kernels.requests import packed, unpacked
-from moeparity.ops.kernels.text import Request, Text
+from moeparity.ops.kernels.text import SamplingRequest, Text
 from tests.ops import asked, processors
 from tests.ops.log_probs import DEFAULTS
 from tests.ops.plain import BF16, FP16, FP32, assert_bits, bits
@@ -29,7 +29,7 @@ def at(*names: str, **values: Any) -> dict[str, Any]:
     return {**DEFAULTS, "form": "log_softmax", **asked.applied(names), **values}
 
 
-def case(seed: int, vocabulary: int = 37) -> tuple[Tensor, list[list[int]], list[list[int]], list[Request]]:
+def case(seed: int, vocabulary: int = 37) -> tuple[Tensor, list[list[int]], list[list[int]], list[SamplingRequest]]:
     """fp32 [ROWS, 1, V] with signed zeros, texts and requests."""
     prompts, outputs = processors.texts(vocabulary, seed)
     x = processors.logits(vocabulary, FP32, seed).nan_to_num(posinf=9.0, neginf=-9.0)
@@ -41,7 +41,9 @@ def ends(text: list[int], prefix: tuple[int, ...]) -> bool:
     return not prefix or tuple(text[-len(prefix) :]) == prefix
 
 
-def left_out(names: tuple[str, ...], request: Request, prompt: list[int], output: list[int], values: Any) -> set[int]:
+def left_out(
+    names: tuple[str, ...], request: SamplingRequest, prompt: list[int], output: list[int], values: Any
+) -> set[int]:
     """Ids that a request leaves out, but those of its grammar."""
     ids: set[int] = set()
     if "allowed_token_ids" in names and request.allowed:
@@ -96,7 +98,7 @@ def test_biases(seed: int, form: str, place: str) -> None:
         assert_bits(theirs[0], torch.tensor(np.array(expected)))
 
 
-def biases_at_the_end_of(text: list[int], request: Request) -> dict[int, F]:
+def biases_at_the_end_of(text: list[int], request: SamplingRequest) -> dict[int, F]:
     """By id the sum of its biases: those of one id first, then by length."""
     sums: dict[int, F] = {}
     lengths = list(dict.fromkeys(len(ids) for ids, _ in request.biases))
@@ -143,7 +145,7 @@ def test_a_row_of_another_sequence_is_not_touched() -> None:
         before=before,
         output=before,
         sequences=torch.tensor([[1, 1, 1], [0, 1, 1]]),
-        requests=(Request(), Request(bad_words=((4,), (1, 2, 5)), biases=(((7,), 1.5),))),
+        requests=(SamplingRequest(), SamplingRequest(bad_words=((4,), (1, 2, 5)), biases=(((7,), 1.5),))),
     )
     computed = processed(x, at("bad_words", "logit_bias"), text)
     changed = (computed != x).nonzero().tolist()
@@ -159,7 +161,7 @@ def test_a_grammar_says_what_may_come_next() -> None:
         before=before,
         output=None,
         sequences=torch.zeros(1, 3, dtype=torch.int64),
-        requests=(Request(grammar={2: packed([0, 31, 32, 69]), 3: packed([5])}),),
+        requests=(SamplingRequest(grammar={2: packed([0, 31, 32, 69]), 3: packed([5])}),),
     )
     computed = processed(x, at("grammar"), text)[0]
     assert [row.isfinite().nonzero().flatten().tolist() for row in computed] == [[*range(70)], [0, 31, 32, 69], [5]]
@@ -205,7 +207,9 @@ def test_without_prompts_no_output_is_known(name: str, values: dict[str, str]) -
 
 def test_ids_beyond_the_vocabulary_are_none() -> None:
     x = torch.randn(1, 1, 5, generator=torch.Generator().manual_seed(0))
-    request = Request(biases=(((9,), 1.0),), bad_words=((9,),), allowed=(0, 1, 2, 3, 4, 9), min_tokens=9, stop_ids=(9,))
+    request = SamplingRequest(
+        biases=(((9,), 1.0),), bad_words=((9,),), allowed=(0, 1, 2, 3, 4, 9), min_tokens=9, stop_ids=(9,)
+    )
     computed = processed(
         x, at("logit_bias", "bad_words", "allowed_token_ids", "min_tokens"), asked.text([[1]], [[2]], [request])
     )

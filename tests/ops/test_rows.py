@@ -323,7 +323,7 @@ def taking_effect(op: Op, attribute: Attribute, value: Value, case: Case) -> dic
 
 
 def in_effect(op: Op, values: Mapping[str, Value], case: Case, dtype: str) -> dict[str, Value]:
-    """As `BoundGraph.active`: what conditions, parameters, weights and ranks leave, roundings by name."""
+    """As `Plan.active`: what conditions, parameters, weights and ranks leave, roundings by name."""
     params, weights = parameters(op, case), drawn_once(case.w, torch.float32)
 
     def exists(a: Attribute) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from moeparity.errors import Where
 from moeparity.plan.bind import bind
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import load_profile, overrides
 from moeparity.plan.expand import expand
@@ -94,7 +94,7 @@ def bound(
     dtype: str = "bf16",
     name: str = "mine",
     phases: tuple[Case, ...] = (FORWARD,),
-) -> BoundGraph:
+) -> Plan:
     """A graph bound to a profile of these rules (YAML from line 4 on), with a recipe's `set` (YAML in one line)."""
     path = folder / f"{name}.yaml"
     path.write_text(f"kind: profile\nname: {name}\n{rules}", "utf-8")

@@ -11,7 +11,7 @@ from moeparity.documents.checked import shipped
 from moeparity.errors import MoeparityError, Where
 from moeparity.ops.attribute import Value
 from moeparity.plan.bind import bind
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.config import UNDECLARED_DTYPE, Config
 from moeparity.plan.cut import cut_by
 from moeparity.plan.difference import Difference
@@ -43,7 +43,7 @@ def shipped_sides(family: str, tensor: int = 1) -> dict[str, Side]:
     rules = (rule for profile in profiles.values() for layer in profile.layers for rule in layer)
     cases = cut_by(graph, (FORWARD,), (row_rule for rule in rules for row_rule in message.in_rows(rule)))
 
-    def bound(of: Profile) -> BoundGraph:
+    def bound(of: Profile) -> Plan:
         return bind(graph, of, dtype, placement=ranks, phases=cases)
 
     sides = {}
@@ -59,9 +59,9 @@ class Truth:
     """Which flags give a side what is wanted, by binding its profile with each that is known, and by nothing else."""
 
     def __init__(self) -> None:
-        self._plans: dict[tuple[int, str, object], BoundGraph | None] = {}
+        self._plans: dict[tuple[int, str, object], Plan | None] = {}
 
-    def flags(self, side: Side, wanted: BoundGraph, members: Sequence[Difference]) -> set[str]:
+    def flags(self, side: Side, wanted: Plan, members: Sequence[Difference]) -> set[str]:
         """Those that give it at every place of some differences, stated for the side's engine."""
         assert side.flagged is not None
         place, phase = members[0].places[0], members[0].phases[0]
@@ -69,7 +69,7 @@ class Truth:
         plans = {flag.text: self._plan(side, flag, place[1], value) for flag in side.flagged.flags}
         return {text for text, plan in plans.items() if plan and all(_holds(plan, wanted, m) for m in members)}
 
-    def _plan(self, side: Side, flag: KnownFlag, attribute: str, value: Value) -> BoundGraph | None:
+    def _plan(self, side: Side, flag: KnownFlag, attribute: str, value: Value) -> Plan | None:
         assert side.flagged is not None
         if flag.requested and not isinstance(value, float | int):
             return None
@@ -82,7 +82,7 @@ class Truth:
         return self._plans[key]
 
 
-def _holds(plan: BoundGraph, wanted: BoundGraph, member: Difference) -> bool:
+def _holds(plan: Plan, wanted: Plan, member: Difference) -> bool:
     for phase in member.phases:
         ours, theirs = plan.at_phase(phase), wanted.at_phase(phase)
         for place in member.places:

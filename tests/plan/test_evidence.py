@@ -9,7 +9,7 @@ import pytest
 
 from moeparity.errors import Where
 from moeparity.plan.bind import bind
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.changed import in_all_phases
 from moeparity.plan.config import Config
 from moeparity.plan.difference import Difference, differences
@@ -26,12 +26,12 @@ HERE = Where(Path("recipe.yaml"), 3)
 GRAPH = expand(Config(architectures()["qwen3_moe"]))
 
 
-def plan(profile: str, dtype: str = "bf16", **settings: str | float) -> BoundGraph:
+def plan(profile: str, dtype: str = "bf16", **settings: str | float) -> Plan:
     by_address = {f"layers[*].moe.{name.replace('__', ':')}": value for name, value in settings.items()}
     return bind(GRAPH, load_profile(profile, HERE), dtype, overrides(by_address, HERE))
 
 
-def by_name(reference: BoundGraph, candidate: BoundGraph) -> dict[str, tuple[str, str]]:
+def by_name(reference: Plan, candidate: Plan) -> dict[str, tuple[str, str]]:
     """The levels of every toggle of two plans, but for what rests in one of them."""
     sides = (
         Side(plan=reference, schedule=ScheduleSettings(batch=1)),
@@ -88,7 +88,7 @@ def test_the_lowest_of_all_that_a_toggle_rests_on_counts(level: str, lowest: str
     assert levels(members, _with(default, members[-1], level)) == ("verified", lowest)
 
 
-def _with(plan: BoundGraph, difference: Difference, evidence: str) -> BoundGraph:
+def _with(plan: Plan, difference: Difference, evidence: str) -> Plan:
     """The plan with another evidence for one difference's value."""
     place = difference.places[0]
     setting = plan.settings[place]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from moeparity.errors import SpecError, Where
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.gemm_shapes import gemm_shapes
 from moeparity.plan.sides import bound_side
@@ -33,7 +33,7 @@ def plans_file(folder: Path, *runs: str, gpu: str = "h200", library: str = "13.1
     return str(path)
 
 
-def plan(folder: Path, checkpoint: Path = QUICKSTART, **variant: Any) -> BoundGraph:
+def plan(folder: Path, checkpoint: Path = QUICKSTART, **variant: Any) -> Plan:
     of_side = Variant(**{"profile": "hf-default", "gpu": "h200", **variant})
     where = Where(folder / "recipe.yaml")
     return bound_side(model(checkpoint).graph, of_side, load_profile(of_side.profile, where), "bf16", where).plan
@@ -64,7 +64,7 @@ def test_plans_are_those_of_cublas_and_experts_keep_one_chain(tmp_path: Path) ->
 def test_latents_are_expanded_by_plans_too(tmp_path: Path, deepseek_v3: Path) -> None:
     """kv_b's GEMM is one of cuBLAS's; where it is absorbed, its products in batches are not asked for."""
 
-    def of_latents(**variant: Any) -> BoundGraph:
+    def of_latents(**variant: Any) -> Plan:
         # Their K is no multiple of 16.
         native = dict.fromkeys(("layers[*].attention.q_proj:order", "layers[*].moe.experts:order"), "native")
         loop = {"layers[*].moe.experts:implementation": "loop"}

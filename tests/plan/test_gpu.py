@@ -14,7 +14,7 @@ from moeparity.bisection.pipeline import bisect
 from moeparity.bisection.report import Report
 from moeparity.errors import SpecError, Where
 from moeparity.inputs.model import Model, open_model
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.sides import bound_side
 from moeparity.plan.spec.variant_schema import Variant
@@ -29,12 +29,12 @@ def model(folder: Path) -> Model:
     return open_model(folder, device="cpu", residency="resident")
 
 
-def plan(folder: Path, **variant: Any) -> BoundGraph:
+def plan(folder: Path, **variant: Any) -> Plan:
     of_side = Variant(**{"profile": "hf-default", **variant})
     return bound_side(model(folder).graph, of_side, load_profile(of_side.profile, HERE), "bf16", HERE).plan
 
 
-def orders(bound: BoundGraph) -> dict[str, set[object]]:
+def orders(bound: Plan) -> dict[str, set[object]]:
     """By op, the orders of its GEMMs."""
     of_op: dict[str, set[object]] = {}
     for node in bound.graph.nodes:
@@ -139,7 +139,7 @@ def test_one_generation_of_gpus_gives_one_result(tmp_path: Path) -> None:
 # What profiles state of GPUs
 
 
-def levels(bound: BoundGraph, op: str, attribute: str) -> dict[object, str]:
+def levels(bound: Plan, op: str, attribute: str) -> dict[object, str]:
     """By value of an op's attribute, how sure it is."""
     places = [(node.name, attribute) for node in bound.graph.nodes if node.op.name == op]
     return {bound.settings[place].value: bound.settings[place].level for place in places}

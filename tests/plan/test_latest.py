@@ -13,7 +13,7 @@ from moeparity.documents.checked import shipped
 from moeparity.errors import CheckpointError, SpecError, Where
 from moeparity.ops.attribute import Value
 from moeparity.plan.bind import bind
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import Profile, load_profile, overrides, placement_rules
 from moeparity.plan.expand import expand
@@ -122,10 +122,10 @@ def test_the_same_profile_is_one_plan_until_something_is_set(tmp_path: Path) -> 
         assert type(own_plan.settings["layers[0].attention.norm", "eps"].value) is float
 
 
-def _afresh(plan: BoundGraph) -> BoundGraph:
+def _afresh(plan: Plan) -> Plan:
     """The plan with nothing taken over from one that is known."""
     others = {phase: _afresh(phase_plan) for phase, phase_plan in plan.others.items()}
-    return BoundGraph.bound(
+    return Plan.bound(
         graph=plan.graph,
         dtype=plan.dtype,
         settings=plan.settings,
@@ -157,7 +157,7 @@ def test_what_is_taken_over_from_a_profiles_own_plan_is_what_would_be_found(
     assert compared > 20
 
 
-def _bound(of: Graph, profile: Profile, tensor: int, choices: dict[str, Value]) -> BoundGraph | None:
+def _bound(of: Graph, profile: Profile, tensor: int, choices: dict[str, Value]) -> Plan | None:
     ranks = placement_rules(Placement(tensor=tensor), HERE)
     try:
         return bind(of, profile, "bf16", overrides(choices, HERE), placement=ranks)
@@ -182,7 +182,7 @@ def test_what_a_profile_sets_by_bytes_is_kept_for_one_message_alone() -> None:
     assert norms[0] != norms[1]
 
 
-def _over_ranks(of: Graph, profile: Profile, tensor: int, cases: tuple[Case, ...]) -> BoundGraph:
+def _over_ranks(of: Graph, profile: Profile, tensor: int, cases: tuple[Case, ...]) -> Plan:
     return bind(of, profile, "bf16", placement=placement_rules(Placement(tensor=tensor), HERE), phases=cases)
 
 

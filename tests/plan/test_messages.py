@@ -10,7 +10,7 @@ import pytest
 
 from moeparity.errors import SpecError, Where
 from moeparity.plan.bind import bind
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
 from moeparity.plan.expand import expand
@@ -28,7 +28,7 @@ COLLECTIVE = "layers[*].moe.reduce:collective"
 RING = "nccl.ring"
 
 
-def plan(address: str, *, dtype: str = "bf16", tensor: int = 4, **settings: str) -> BoundGraph:
+def plan(address: str, *, dtype: str = "bf16", tensor: int = 4, **settings: str) -> Plan:
     """Mixtral under hf-eager with one line that goes by messages, and further choices of its output projection."""
     values = {f"layers[*].attention.o_proj:{name}": value for name, value in settings.items()} | {address: RING}
     placed = placement_rules(Placement(tensor=tensor), HERE)
@@ -36,7 +36,7 @@ def plan(address: str, *, dtype: str = "bf16", tensor: int = 4, **settings: str)
     return bind(OF, load_profile("hf-eager", HERE), dtype, overrides(values, HERE), placement=placed, phases=phases)
 
 
-def is_taken(bound: BoundGraph, rows: int, phase: Phase = "prefill") -> bool:
+def is_taken(bound: Plan, rows: int, phase: Phase = "prefill") -> bool:
     at = bound.at(Sizes(phase, rows, longest=rows, keys=rows, queries=rows))
     return at.settings["layers[0].moe.reduce", "collective"].value == RING
 
@@ -120,7 +120,7 @@ def test_a_fused_norm_follows_the_bytes_of_its_step(profile: str, ranks: int) ->
     )
     row = 2 * HIDDEN
 
-    def norm(plan_there: BoundGraph, rows: int) -> dict[str, object]:
+    def norm(plan_there: Plan, rows: int) -> dict[str, object]:
         at = plan_there.at(Sizes("forward", rows, longest=rows, keys=rows, queries=rows))
         return {name: value.value for (node, name), value in at.settings.items() if node == NORM}
 

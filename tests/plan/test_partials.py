@@ -11,7 +11,7 @@ import pytest
 from moeparity.errors import SpecError, Where
 from moeparity.ops.attribute import Value
 from moeparity.plan.bind import bind
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
 from moeparity.plan.graph import Graph
 from moeparity.plan.region import Region
@@ -48,12 +48,12 @@ def on_ranks(
     tensor: int = 1,
     expert: int = 1,
     profile: str = "hf-eager",
-) -> BoundGraph:
+) -> Plan:
     placement = placement_rules(Placement(tensor=tensor, expert=expert), HERE)
     return bind(of, load_profile(profile, HERE), "bf16", overrides(dict(settings or {}), HERE), placement=placement)
 
 
-def in_parts(plan: BoundGraph, layer: int = 1) -> dict[str, int]:
+def in_parts(plan: Plan, layer: int = 1) -> dict[str, int]:
     """The values of one layer that lie in partial sums."""
     start = f"layers[{layer}]."
     return {
@@ -63,7 +63,7 @@ def in_parts(plan: BoundGraph, layer: int = 1) -> dict[str, int]:
     }
 
 
-def active(plan: BoundGraph, name: str) -> set[str]:
+def active(plan: Plan, name: str) -> set[str]:
     return set(plan.active(next(node for node in plan.graph.nodes if node.name == name)))
 
 
@@ -148,7 +148,7 @@ def test_attributes_of_partial_sums_take_effect_with_them(qwen: Graph) -> None:
 
 
 def test_a_users_function_takes_and_gives_whole_values(qwen: Graph) -> None:
-    def with_function(*names: str) -> BoundGraph:
+    def with_function(*names: str) -> Plan:
         nodes = tuple(f"layers[1].attention.{name}" for name in names)
         inputs = next(node.inputs for node in qwen.nodes if node.name == nodes[0])
         (rule,) = overrides({"layers[1].attention.norm:output": "fp32"}, HERE)

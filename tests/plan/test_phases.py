@@ -15,7 +15,7 @@ from benchmarks.written_out import draw
 from moeparity.documents.checked import shipped
 from moeparity.errors import MoeparityError, SpecError, Where
 from moeparity.plan.bind import bind
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.changed import with_settings
 from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
@@ -65,17 +65,17 @@ def pair(of: Graph, folder: Path, reference: str, candidate: str, phases: tuple[
     return first, second
 
 
-def values(plan: BoundGraph, place: tuple[str, str]) -> list[object]:
+def values(plan: Plan, place: tuple[str, str]) -> list[object]:
     """A setting in every phase."""
     return [plan.at_phase(phase).settings[place].value for phase in plan.phases]
 
 
-def in_effect(plan: BoundGraph) -> list[object]:
+def in_effect(plan: Plan) -> list[object]:
     """All that decides anything, phase by phase."""
     return [_in_effect(plan.at_phase(phase)) for phase in plan.phases]
 
 
-def _in_effect(plan: BoundGraph) -> dict[str, object]:
+def _in_effect(plan: Plan) -> dict[str, object]:
     replaced = plan.replaced()
     by_node = {n.name: (dict(plan.active(n)), plan.edges(n)) for n in plan.graph.nodes if n.name not in replaced}
     return {**by_node, "partials": dict(plan.partials), "replaced": {name: r.call for name, r in replaced.items()}}

@@ -16,7 +16,7 @@ from moeparity.numerics.bits import same_bits
 from moeparity.ops.attribute import EDGE, STORED, Value
 from moeparity.plan.bind import bind
 from moeparity.plan.borders import closing, stage_of
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
 from moeparity.plan.graph import Graph
 from moeparity.plan.schedule.settings import ScheduleSettings
@@ -42,9 +42,7 @@ def model() -> Model:
     return open_model(CHECKPOINT, device="cpu", residency="resident")
 
 
-def plan(
-    of: Graph, profile: str, placement: Mapping[str, Any], settings: Mapping[str, Value] | None = None
-) -> BoundGraph:
+def plan(of: Graph, profile: str, placement: Mapping[str, Any], settings: Mapping[str, Value] | None = None) -> Plan:
     rules = placement_rules(Placement.model_validate(dict(placement)), WHERE)
     return bind(of, load_profile(profile, WHERE), "bf16", overrides(settings or {}, WHERE), placement=rules)
 
@@ -53,7 +51,7 @@ def side(*args: Any) -> Side:
     return Side(plan=plan(*args), schedule=ScheduleSettings(batch=2))
 
 
-def values(of: BoundGraph) -> dict[Place, Value]:
+def values(of: Plan) -> dict[Place, Value]:
     """What takes effect at every place."""
     nodes = {node.name: node for node in of.graph.nodes}
     active = {(name, choice): value for name, node in nodes.items() for choice, value in of.active(node).items()}

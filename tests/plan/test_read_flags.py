@@ -12,7 +12,7 @@ import pytest
 
 from moeparity.documents.checked import shipped
 from moeparity.errors import MoeparityError
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.engine_profile import Profile, load_profile
 from moeparity.plan.flags import LEAVING_OUT
 from moeparity.plan.offers import gives, offers
@@ -45,7 +45,7 @@ class Started:
         (folder / "config.json").write_text(json.dumps(fields), "utf-8")
         self.plan, self.flags = cache(self._plan), cache(self._fewest_flags)
 
-    def _plan(self, name: str, flags: tuple[str, ...]) -> BoundGraph | None:
+    def _plan(self, name: str, flags: tuple[str, ...]) -> Plan | None:
         """What a side's engine runs with these flags; None where the reader or no op knows it."""
         flagged = self.sides[name].flagged
         assert flagged is not None
@@ -81,7 +81,7 @@ class Started:
         return next((flags for flags in choices if _values(self.plan(name, flags)) == wanted), None)
 
 
-def _values(plan: BoundGraph | None) -> dict[object, object]:
+def _values(plan: Plan | None) -> dict[object, object]:
     if plan is None:
         return {}
     return {

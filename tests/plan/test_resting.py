@@ -20,7 +20,7 @@ from moeparity.ops.attribute import Value
 from moeparity.ops.declaration import Op
 from moeparity.ops.registry import OPS
 from moeparity.plan.bind import bind
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.changed import with_settings
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
 from moeparity.plan.graph import Graph
@@ -192,7 +192,7 @@ def drawn(folder: Path, graphs: Sequence[Graph], seed: int) -> tuple[Side, Side]
     return None
 
 
-def in_effect(of: BoundGraph) -> dict[str, object]:
+def in_effect(of: Plan) -> dict[str, object]:
     """All that decides anything in a plan."""
     replaced = of.replaced()
     by_node = {n.name: (dict(of.active(n)), of.edges(n)) for n in of.graph.nodes if n.name not in replaced}

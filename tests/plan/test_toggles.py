@@ -15,7 +15,7 @@ from moeparity.errors import Where
 from moeparity.inputs.model import Model, open_model
 from moeparity.ops.attribute import Value
 from moeparity.plan.bind import bind
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.engine_profile import Profile, load_profile, overrides
 from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.schedule.steps import Groups
@@ -42,7 +42,7 @@ def side(
 ) -> Side:
     where = Where(Path(__file__))
 
-    def bound(of: Profile) -> BoundGraph:
+    def bound(of: Profile) -> Plan:
         return bind(cached_model(folder).graph, of, dtype, overrides(choices or {}, where))
 
     return side_of(load_profile(profile, where), bound, ScheduleSettings(batch=micro_batch), Placement())

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from moeparity.bisection.kernels import settings_of
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.prepare import prepare
 from moeparity.bisection.report import Report
+from moeparity.bisection.study import Study
 from moeparity.engine.forward import forward
 from moeparity.engine.functions import CustomNode
 from moeparity.numerics.bits import int_view
@@ -93,8 +93,8 @@ def faults_found(checkpoint: Path, folder: Path, micro_batch: int) -> dict[str, 
     faults = _drawn(base, values, micro_batch)
     bound = binder(base)
     plain = Variant(profile=PROFILE, micro_batch=micro_batch)
-    plans = {fault.label: _planted(base, bound, plain, fault) for fault in faults}
-    reports = walked_together(base, plans)
+    studies = {fault.label: _planted(base, bound, plain, fault) for fault in faults}
+    reports = walked_together(base, studies)
     return {fault.label: Found(fault=fault, report=reports[fault.label]) for fault in faults}
 
 
@@ -119,13 +119,13 @@ class Case:
 CASES = [Case(scope, i, size) for size in MICRO_BATCHES for scope in SCOPES for i in range(EACH)]
 
 
-def _planted(base: Plan, bound: Callable[[Variant], Side], plain: Variant, fault: Fault) -> Plan:
+def _planted(base: Study, bound: Callable[[Variant], Side], plain: Variant, fault: Fault) -> Study:
     with_function = plain.model_copy(update={"impl": [Impl(nodes=role(fault.node.name), call=fault.call)]})
-    plan = planted_plan(base, bound, [plain, with_function])
-    return replace(plan, functions={fault.call: _function(base, fault)})
+    study = planted_plan(base, bound, [plain, with_function])
+    return replace(study, functions={fault.call: _function(base, fault)})
 
 
-def _drawn(base: Plan, values: Values, micro_batch: int) -> list[Fault]:
+def _drawn(base: Study, values: Values, micro_batch: int) -> list[Fault]:
     nodes = [n for n in base.model.graph.nodes if not n.op.role.reports and _marked_input(n, values) is not None]
     return [_fault(case, nodes, base, values) for case in CASES if case.micro_batch == micro_batch]
 
@@ -139,7 +139,7 @@ def _nodes_for(case: Case, nodes: Sequence[Node]) -> list[Node]:
     return list(nodes)
 
 
-def _fault(case: Case, nodes: Sequence[Node], base: Plan, values: Values) -> Fault:
+def _fault(case: Case, nodes: Sequence[Node], base: Study, values: Values) -> Fault:
     draw, scope = random.Random(case.label), case.scope  # noqa: S311
     node = draw.choice(_nodes_for(case, nodes))
     read = _marked_input(node, values)
@@ -183,7 +183,7 @@ def _hits(rows: Tensor, marks: Tensor) -> Tensor:
     return (ours.unsqueeze(2) == theirs).all(-1).any(-1)
 
 
-def _function(base: Plan, fault: Fault) -> Callable[..., object]:
+def _function(base: Study, fault: Fault) -> Callable[..., object]:
     """The kernel itself in every layer; what it gives is damaged in that of the fault only."""
     settings, nodes = (
         settings_of(base, base.reference, base.reference.plan.phases[0]),

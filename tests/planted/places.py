@@ -14,15 +14,15 @@ from safetensors.torch import save_file
 from moeparity.bisection.measures import summarise
 from moeparity.bisection.observe import observe
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.prepare import prepare
 from moeparity.bisection.report import Report
+from moeparity.bisection.study import Study
 from moeparity.errors import Where
 from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.tensor_core.gemm_orders import USUAL
 from moeparity.ops.attribute import ABOVE_1, OTHER_THAN_0, OTHER_THAN_1, Value
 from moeparity.plan.bind import bind
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.graph import Node
 from tests.planted import moe as planted_moe
@@ -282,10 +282,10 @@ def plant(planted: Planted, model: Model) -> Sides:
     )
 
 
-_BASES: dict[Path, BoundGraph] = {}
+_BASES: dict[Path, Plan] = {}
 
 
-def _base(model: Model) -> BoundGraph:
+def _base(model: Model) -> Plan:
     """The profile bound to a model, once: a model cannot be hashed."""
     if model.folder not in _BASES:
         _BASES[model.folder] = bind(model.graph, load_profile(PROFILE, Where(Path(__file__))), model.dtype)
@@ -302,7 +302,7 @@ def _nodes(planted: Planted, model: Model) -> list[Node]:
     ]
 
 
-def _another_value(planted: Planted, base: BoundGraph, node: Node) -> Value:
+def _another_value(planted: Planted, base: Plan, node: Node) -> Value:
     """The profile's value where it is another one, else a value that is."""
     usual = base.settings[node.name, planted.attribute.name].value
     for value in (usual, *reversed(values_of(planted.op, planted.attribute))):
@@ -378,13 +378,13 @@ def _request(row: list[int], absent: list[int]) -> dict[str, object]:
 class Bisection:
     """A bisection, step by step."""
 
-    plan: Plan
+    study: Study
     observed: Observed
     report: Report
 
 
 def bisected(path: Path, opener: Callable[..., Model] = open_model) -> Bisection:
     """The steps of `moeparity.bisect`."""
-    plan = prepare(path, device="cpu", opener=opener)
-    observed = observe(plan, plan.toggles)
-    return Bisection(plan=plan, observed=observed, report=summarise(plan, observed))
+    study = prepare(path, device="cpu", opener=opener)
+    observed = observe(study, study.toggles)
+    return Bisection(study=study, observed=observed, report=summarise(study, observed))

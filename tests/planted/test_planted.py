@@ -150,7 +150,7 @@ def test_planted_value_is_found(
         bisections[group] = bisected_together(group, checkpoint, tmp_path_factory.mktemp("planted"))
     bisection = bisections[group][label]
     sides = bisection.sides
-    assert [(t.nodes, t.members[0].attribute) for t in bisection.plan.toggles] == [
+    assert [(t.nodes, t.members[0].attribute) for t in bisection.study.toggles] == [
         ((sides.node,), planted.attribute.name)
     ]
     open_ = {planted.place, planted.label} & HOST_DEPENDENT.keys() and not differs_here(bisection)
@@ -162,9 +162,9 @@ def test_planted_value_is_found(
 
 def differs_here(bisection: Bisected) -> bool:
     """What two separate forwards say of the planted node."""
-    sides, ids, size = bisection.sides, bisection.plan.tokens.input_ids, micro_batches(bisection.plan.candidate).size
+    sides, ids, size = bisection.sides, bisection.study.tokens.input_ids, micro_batches(bisection.study.candidate).size
     first, two = (
-        forward(bisection.plan.model, ids, settings=values, micro_batch=size, save=[sides.node])
+        forward(bisection.study.model, ids, settings=values, micro_batch=size, save=[sides.node])
         for values in sides.sets
     )
     # A router has two values.

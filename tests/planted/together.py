@@ -13,14 +13,14 @@ from typing import TypeVar
 
 from moeparity.bisection.measures import summarise
 from moeparity.bisection.observe import Observation
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.prepare import prepare
 from moeparity.bisection.report import Report
+from moeparity.bisection.study import Study
 from moeparity.engine.lockstep import run
 from moeparity.engine.memory import Memory
 from moeparity.engine.routes import Forced
 from moeparity.engine.view import NodeView, Observer
-from moeparity.engine.walker import Name, Walker
+from moeparity.engine.walker import Walker, WalkerName
 from moeparity.errors import Where
 from moeparity.ops.requests import REQUESTS
 from moeparity.plan.engine_profile import load_profile
@@ -39,7 +39,7 @@ class Bisected:
     """One candidate: where its value was planted, its plan, and its report."""
 
     sides: Sides
-    plan: Plan
+    study: Study
     report: Report
 
 
@@ -48,24 +48,24 @@ def bisected_together(group: Group, checkpoint: Path, folder: Path) -> dict[str,
     base = _prepared(group, checkpoint, folder)
     sides = {label: plant(VALUES[label], base.model) for label in group}
     bound = binder(base)
-    plans = {label: planted_plan(base, bound, variants_of(base, sides[label])) for label in group}
-    reports = walked_together(base, plans)
-    return {label: Bisected(sides=sides[label], plan=plans[label], report=reports[label]) for label in group}
+    studies = {label: planted_plan(base, bound, variants_of(base, sides[label])) for label in group}
+    reports = walked_together(base, studies)
+    return {label: Bisected(sides=sides[label], study=studies[label], report=reports[label]) for label in group}
 
 
-def walked_together(base: Plan, plans: Mapping[str, Plan]) -> dict[str, Report]:
+def walked_together(base: Study, studies: Mapping[str, Study]) -> dict[str, Report]:
     """By label, the report of each of these plans, all of them of the checkpoint and the tokens of `base`."""
-    passes = {label: Observation.of(plan, plan.toggles) for label, plan in plans.items()}
+    passes = {label: Observation.of(study, study.toggles) for label, study in studies.items()}
     walkers = [_renamed(walker, label) for label, walked in passes.items() for walker in walked.walkers]
     observers = [_Restricted(label, walked.walkers, walked.observers) for label, walked in passes.items()]
     tokens = base.tokens
     counts = run(walkers, base.model.weights, tokens.input_ids, observers, attention_mask=tokens.attention_mask)
     # What a pass takes is none of these tests' business.
     nothing = Memory(estimated=0, held_before=None, peak=None)
-    return {label: summarise(plans[label], walked.observed(counts, nothing, 0.0)) for label, walked in passes.items()}
+    return {label: summarise(studies[label], walked.observed(counts, nothing, 0.0)) for label, walked in passes.items()}
 
 
-def _prepared(group: Group, checkpoint: Path, folder: Path) -> Plan:
+def _prepared(group: Group, checkpoint: Path, folder: Path) -> Study:
     """The recipe of a group, in which nothing is planted."""
     sequences, tokens, micro_batch = drawn_shape(group)
     vocab, side = opened(checkpoint).vocab_size, {"micro_batch": micro_batch}
@@ -76,13 +76,13 @@ def _prepared(group: Group, checkpoint: Path, folder: Path) -> Plan:
     return prepare(path, device="cpu", opener=opened)
 
 
-def variants_of(base: Plan, sides: Sides) -> list[Variant]:
+def variants_of(base: Study, sides: Sides) -> list[Variant]:
     """Both sides of a recipe with these values in it."""
     micro_batch = base.recipe.reference.micro_batch
     return [Variant(profile=PROFILE, micro_batch=micro_batch, set={**values}) for values in sides.sets]
 
 
-def planted_plan(base: Plan, bound: Callable[[Variant], Side], variants: Sequence[Variant]) -> Plan:
+def planted_plan(base: Study, bound: Callable[[Variant], Side], variants: Sequence[Variant]) -> Study:
     """What `prepare` makes of the same recipe with these sides, reference and candidate."""
     reference, candidate = map(bound, variants)
     return replace(
@@ -94,7 +94,7 @@ def planted_plan(base: Plan, bound: Callable[[Variant], Side], variants: Sequenc
     )
 
 
-def binder(base: Plan) -> Callable[[Variant], Side]:
+def binder(base: Study) -> Callable[[Variant], Side]:
     """Binds a variant as `prepare` does; of many candidates the references are one."""
     where, sequences = Where(base.path), len(base.tokens.input_ids)
     profile = load_profile(PROFILE, where)
@@ -144,5 +144,5 @@ class _Restricted:
         for observer in self.observers:
             observer.see(own_view)
 
-    def _own_values(self, of_walkers: Mapping[Name, T]) -> dict[Name, T]:
+    def _own_values(self, of_walkers: Mapping[WalkerName, T]) -> dict[WalkerName, T]:
         return {name: of_walkers[full] for name, full in self.names.items() if full in of_walkers}

@@ -12,7 +12,7 @@ import yaml
 from moeparity.errors import MoeparityError, Where
 from moeparity.ops.attribute import Value
 from moeparity.plan.bind import bind
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import load_profile, overrides
 from moeparity.plan.expand import expand
@@ -37,7 +37,7 @@ def graph(name: str) -> Graph:
     return expand(Config(CHECKPOINT / "config.json" if name == "quickstart" else architectures()[name]))
 
 
-def bound(node: str, settings: dict[str, Value], model: str = "quickstart") -> tuple[BoundGraph, Node]:
+def bound(node: str, settings: dict[str, Value], model: str = "quickstart") -> tuple[Plan, Node]:
     rules = overrides({name if ":" in name else f"{node}:{name}": value for name, value in settings.items()}, HERE)
     plan = bind(graph(model), load_profile("vllm-eager", HERE), "bf16", rules)
     return plan, next(item for item in plan.graph.nodes if item.name == node)

@@ -19,10 +19,10 @@ from moeparity.numerics.summation import sum_axis
 from moeparity.numerics.tensor_core.gemm_orders import USUAL
 from moeparity.ops.norm.reductions import RULES
 from moeparity.ops.registry import OPS
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.graph import Node
 from moeparity.probe.calls import Setup
-from moeparity.probe.certify import Claim, Verdict, certify
+from moeparity.probe.certify import Claim, ClassVerdict, certify
 from moeparity.probe.run import read_claim
 from moeparity.probe.target import KINDS, Function
 
@@ -46,7 +46,7 @@ class Sum(NamedTuple):
 
 
 @cache
-def plans() -> list[BoundGraph]:
+def plans() -> list[Plan]:
     """Every shipped profile, bound."""
     return [outline_checkpoint(CHECKPOINT, profile).plans[-1] for profile in PROFILES]
 
@@ -92,7 +92,7 @@ def written_out(of: Sum) -> Function:
     return Function("sum", lambda x: sum_axis(x, order, -1, accumulate=accumulate).to(x.dtype), KINDS["sum"])
 
 
-def certified(of: Sum) -> tuple[Claim, list[Verdict]]:
+def certified(of: Sum) -> tuple[Claim, list[ClassVerdict]]:
     """A node's kernel held to the node, at the first of some widths that its launch takes."""
     function = {"rms_norm": rms_norm, "combine": combine}.get(of.node.op.name, written_out)(of)
     kind = function.kind

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from moeparity.errors import RankError
-from moeparity.ranks.settings import Settings, settings
+from moeparity.ranks.settings import GuardSettings, settings
 
 
 def test_arguments_come_before_the_environment_before_the_defaults() -> None:
     environment = {"MOEPARITY_RANKS_INPUTS_EVERY": "4", "MOEPARITY_RANKS_FOLDER": "logs/x", "OTHER": "1"}
     got = settings({"inputs_every": 2, "sample_bytes": None}, environment)
-    assert got == Settings(inputs_every=2, folder=Path("logs/x"), sample_bytes=None)
-    assert settings({}, {}) == Settings()
+    assert got == GuardSettings(inputs_every=2, folder=Path("logs/x"), sample_bytes=None)
+    assert settings({}, {}) == GuardSettings()
     assert settings({}, {"MOEPARITY_RANKS_SAMPLE_BYTES": "all"}).sample_bytes is None
 
 

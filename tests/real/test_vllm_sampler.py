@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from moeparity.ops.kernels.log_probs import log_probs, processed
-from moeparity.ops.kernels.text import Request
+from moeparity.ops.kernels.text import SamplingRequest
 from tests.engines.live import ROOT, run_in
 from tests.ops import asked, processors
 from tests.ops.log_probs import DEFAULTS
@@ -58,7 +58,7 @@ def cases() -> list[Case]:
                 "outputs": outputs,
                 "params": processors.settings(chosen),
                 "names": (),
-                "requests": [Request()] * len(prompts),
+                "requests": [SamplingRequest()] * len(prompts),
             })  # fmt: skip
     return [with_asked(case) for case in (*drawn, *asked_cases())]
 
@@ -87,7 +87,7 @@ def with_asked(case: Case) -> Case:
     return {**case, "asked": [{k: v for name in case["names"] for k, v in of_row[name].items()} for of_row in of_rows]}
 
 
-def by_name(request: Request, length: int) -> dict[str, dict[str, Any]]:
+def by_name(request: SamplingRequest, length: int) -> dict[str, dict[str, Any]]:
     return {
         "logit_bias": {"logit_bias": {ids[0]: bias for ids, bias in request.biases}},
         "bad_words": {"bad_words_token_ids": [list(ids) for ids in request.bad_words]},

@@ -12,7 +12,7 @@ import torch
 
 from moeparity.errors import Where
 from moeparity.evidence.explain.report import Explained
-from moeparity.evidence.explain.trace import Request, explain_trace
+from moeparity.evidence.explain.trace import ExplainRequest, explain_trace
 from moeparity.evidence.maps.side import RecordedSide, recorded_side
 from moeparity.inputs.model import Model
 from moeparity.numerics.bits import same_bits
@@ -115,7 +115,7 @@ def test_explain_reads_a_batch_by_request(traced: Traced) -> None:
     """Attention of every request that no prefix cache served; logits; and the rotation, at each request's positions."""
     for nodes in ("layers[0].attention.rope", "layers[0].attention.attend", "layers[1].attention.norm", "lm_head"):
         result: Explained = explain_trace(
-            Request(trace=traced.trace, checkpoint=traced.model.folder, profile=PROFILE, nodes=(nodes,))
+            ExplainRequest(trace=traced.trace, checkpoint=traced.model.folder, profile=PROFILE, nodes=(nodes,))
         )
         # Prompts and decoding steps of latent attention are computed in two forms.
         parts = 2 if (traced.name, nodes) == (ROPE_IS_WRONG, "layers[0].attention.attend") else 1
@@ -127,7 +127,7 @@ def test_explain_reads_a_batch_by_request(traced: Traced) -> None:
 def test_explain_finds_the_profile_at_every_node_of_a_layer(traced: Traced) -> None:
     """That the trace shows, norms that read a sum before it is stored among them."""
     result: Explained = explain_trace(
-        Request(trace=traced.trace, checkpoint=traced.model.folder, profile=PROFILE, nodes=("layers[1].**",))
+        ExplainRequest(trace=traced.trace, checkpoint=traced.model.folder, profile=PROFILE, nodes=("layers[1].**",))
     )
     assert [node.node for node in result.nodes if not node.as_started] == []
     unmapped = {node.name for node in traced.model.graph.nodes if not any(v in traced.side.grafts for v in node.values)}

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import pytest
 
-from moeparity.search.blame import GONE_BELOW, Blame, Fix, Kind, Part, Suspect, blame, by_trials, seems_large
+from moeparity.search.blame import GONE_BELOW, Blame, BlameKind, Fix, Part, Suspect, blame, by_trials, seems_large
 from moeparity.search.contrast import Interval
 from moeparity.search.roles import Role
 
@@ -40,7 +40,7 @@ IDLE = suspect("idle", 1.0, 1.0, role=Role.NO_EFFECT)
 MASKED = suspect("masked", 1.0, 1.0, role=Role.MASKED)
 
 
-def outcome(answer: Blame) -> tuple[Kind, tuple[str, ...], str]:
+def outcome(answer: Blame) -> tuple[BlameKind, tuple[str, ...], str]:
     return answer.kind, answer.named, answer.confidence
 
 
@@ -99,7 +99,7 @@ def test_the_only_one_that_acts_and_restores_all_bits_makes_all_of_it_whatever_i
         (Role.CONTRIBUTES, "contributes", "open"),
     ],
 )
-def test_shares_name_those_of_the_first_role_that_any_has(role: Role, kind: Kind, confidence: str) -> None:
+def test_shares_name_those_of_the_first_role_that_any_has(role: Role, kind: BlameKind, confidence: str) -> None:
     after = [Role.CULPRIT, Role.SATURATED, Role.CONTRIBUTES, Role.UNDECIDED, Role.HELPS, Role.OFFSETS, Role.REFUSED]
     others = [shared(f"other {r}", r, 0.9) for r in after[after.index(role) + 1 :]]
     answer = blame([*others, shared("a", role, 0.3), shared("b", role, 0.5)], total=1.0, shared=True)
@@ -309,7 +309,7 @@ def test_of_choices_every_kind_can_be_said() -> None:
         blame([less], total=1.0),
         blame([suspect("a", 0.9, 0.0)], total=1.0),
     ]
-    assert {of.kind for of in answers} == set(get_args(Kind)) - {"record", "trace"}
+    assert {of.kind for of in answers} == set(get_args(BlameKind)) - {"record", "trace"}
 
 
 def test_what_is_told_to_make_most_alone_does() -> None:

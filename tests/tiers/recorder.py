@@ -129,9 +129,9 @@ class Recorder(Timer):
         from moeparity.cli import commands
         from moeparity.engine import computation, visit  # noqa: F401
         from moeparity.ops.declaration import Op
-        from moeparity.plan.bound import BoundGraph
+        from moeparity.plan.bound import Plan
 
-        settings, active = Op.settings, BoundGraph.active
+        settings, active = Op.settings, Plan.active
 
         def seen_settings(op: Any, values: Any) -> Any:
             self.items |= {("value", op.name, name, str(value)) for name, value in values.items()}
@@ -145,7 +145,7 @@ class Recorder(Timer):
             return choices
 
         setattr(Op, "settings", seen_settings)  # noqa: B010  (mypy refuses to assign a method)
-        setattr(BoundGraph, "active", seen_active)  # noqa: B010
+        setattr(Plan, "active", seen_active)  # noqa: B010
         run = commands._exit_code
 
         def seen_run() -> int:

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from moeparity.evidence.diff.run import diff
-from moeparity.evidence.explain.trace import Request, explain_trace
+from moeparity.evidence.explain.trace import ExplainRequest, explain_trace
 from moeparity.progress import Stop
 from tests.evidence.recorded import recorded
 
@@ -169,7 +169,7 @@ def answers_of_run(
         second = _captured(program, batches, folder / "other", change)
         report = diff(good, second)
         # What differs is named, and not searched for.
-        answer = explain_trace(Request(trace=second, checkpoint=checkpoint), stop=Stop(seconds=0))
+        answer = explain_trace(ExplainRequest(trace=second, checkpoint=checkpoint), stop=Stop(seconds=0))
     finally:
         torch.set_num_threads(threads)
     return Said(

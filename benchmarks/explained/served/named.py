@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.explained.served.cases import Case
 from benchmarks.explained.served.changes import CHANGES
 from moeparity.evidence.explain.report import Explained
-from moeparity.evidence.explain.trace import Request, explain_trace
+from moeparity.evidence.explain.trace import ExplainRequest, explain_trace
 from moeparity.progress import Stop
 
 NAMES: Mapping[str, tuple[tuple[str, ...], ...]] = {
@@ -106,7 +106,7 @@ class Named:
 def named_faults(case: Case) -> Iterator[Named]:
     """Compare every node, then search at the first that differs of each fault's; of a run without one, compare."""
     begin = time.process_time()
-    request = Request(
+    request = ExplainRequest(
         trace=Path(case.run["trace"]), checkpoint=case.right, profile=case.program.profile, previous=case.previous
     )
     compared = explain_trace(request, stop=Stop(seconds=0))

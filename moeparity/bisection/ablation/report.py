@@ -51,7 +51,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class RestoredSetting:
     """A setting put back after those before it, and the KL, nats per scored token, that is then left; with the 95 %
     interval of its change.
     """
@@ -86,7 +86,7 @@ class Ablation:
     k3: float
     exact: bool
     settings: tuple[Setting, ...]
-    order: tuple[Step, ...]
+    order: tuple[RestoredSetting, ...]
     left: float
     mixtures: int
     warnings: tuple[str, ...]

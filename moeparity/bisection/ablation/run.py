@@ -12,14 +12,14 @@ from pathlib import Path
 import torch
 
 from moeparity.bisection.ablation import configurations as launches
-from moeparity.bisection.ablation.report import Ablation, Effect, Setting, Step, Tier
+from moeparity.bisection.ablation.report import Ablation, Effect, RestoredSetting, Setting, Tier
 from moeparity.bisection.ablation.rows import Row, choice_of, rows_of, tier_of
 from moeparity.bisection.init import write_starter
 from moeparity.bisection.init.requests import requested
 from moeparity.bisection.mixtures import Mixtures
 from moeparity.bisection.options import LaunchedPair, Options
 from moeparity.bisection.pipeline import ready
-from moeparity.bisection.plan import Plan
+from moeparity.bisection.study import Study
 from moeparity.errors import SpecError, Where, display_path
 from moeparity.inputs.model import open_model
 from moeparity.metrics.interval import token_mean
@@ -82,8 +82,8 @@ def ablate(
             allow_code=allow_code,
             memory_limit=memory_limit,
         )
-        plan = ready(recipe, device=device, options=options, progress=progress, opener=lambda *_, **__: opened)
-        return _Ablating(plan, started, differing, progress).report()
+        study = ready(recipe, device=device, options=options, progress=progress, opener=lambda *_, **__: opened)
+        return _Ablating(study, started, differing, progress).report()
 
 
 def _recipe(subject: Path, stack: ExitStack, progress: Callback | None) -> Path:
@@ -108,7 +108,7 @@ class _Ablating:
 
     def __init__(
         self,
-        plan: Plan,
+        study: Study,
         started: tuple[launches.Started, launches.Started],
         options: launches.Options,
         progress: Callback | None,
@@ -116,10 +116,10 @@ class _Ablating:
         def name(difference: Difference) -> str:
             return next(filter(None, (options.owner.get(place, "") for place in difference.places)), "")
 
-        bundled = tuple(toggles(plan.reference, plan.candidate, name))
-        self.plan, self.started, self.options = replace(plan, toggles=bundled), started, options
+        bundled = tuple(toggles(study.reference, study.candidate, name))
+        self.study, self.started, self.options = replace(study, toggles=bundled), started, options
         self.rows = list(rows_of(bundled, options))
-        self.mixtures = Mixtures(self.plan, progress=progress)
+        self.mixtures = Mixtures(self.study, progress=progress)
         self.memo = Memo(tuple(toggle.name for toggle in bundled), self.mixtures)
 
     def report(self) -> Ablation:
@@ -144,8 +144,8 @@ class _Ablating:
             second_release=second.configuration.release,
             role=second.role,
             checkpoint=display_path(Path(second.configuration.checkpoint or "")),
-            sequences=len(self.plan.tokens.input_ids),
-            tokens=int(self.plan.tokens.loss_mask.sum()),
+            sequences=len(self.study.tokens.input_ids),
+            tokens=int(self.study.tokens.loss_mask.sum()),
             tiers={tier: _kl(self.memo[start]) for tier, start in starts.items()},
             kl=whole.value,
             k3=whole.k3,
@@ -224,7 +224,7 @@ class _Ablating:
         warned = next((each.warns for each in implied if each.warns), "")
         return (warned, False) if warned else (implied[1].says, True)
 
-    def _order(self, whole: Outcome, acting: Sequence[Row]) -> Iterator[Step]:
+    def _order(self, whole: Outcome, acting: Sequence[Row]) -> Iterator[RestoredSetting]:
         """The settings that act and can be set, the one that leaves the least first, until nothing is left."""
         waiting = [row for row in acting if self._values(row)["cure"]]
         mixture, before = self.memo.everything, whole
@@ -239,7 +239,7 @@ class _Ablating:
             waiting.sort(key=lambda row: remainders.get(row.name, math.inf))
             mixture -= row.mixture
             low, high = _change(outcome, before)
-            yield Step(
+            yield RestoredSetting(
                 name=row.name, cure=self._values(row)["cure"], left=outcome.value, change_low=low, change_high=high
             )
             before = outcome

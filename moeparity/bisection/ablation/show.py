@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from moeparity.bisection.ablation.report import Ablation, Effect, Setting, Step
+from moeparity.bisection.ablation.report import Ablation, Effect, RestoredSetting, Setting
 from moeparity.output.blocks import (
     Block,
     Cell,
@@ -111,7 +111,7 @@ def _order(ablation: Ablation) -> Lines:
     return Lines(tuple(sentences), "numbered")
 
 
-def _step(step: Step, whole: float) -> str:
+def _step(step: RestoredSetting, whole: float) -> str:
     part = step.left / whole if whole > 0 else 0.0
     part_in_words = "under 1%" if part < _HARDLY else f"{part:.0%}"
     shown = (

@@ -8,12 +8,12 @@ from dataclasses import replace
 from moeparity.bisection.arrival.data import Arrival, ArrivalDraw
 from moeparity.bisection.arrival.show import arrival_reading
 from moeparity.bisection.context import Context, Measure
-from moeparity.bisection.plan import Plan
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import Trial, TrialKey, Trials
 from moeparity.errors import SpecError, Where
 from moeparity.metrics.gating import gated_name
 from moeparity.numerics.orders import NATIVE, Order, parse
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.changed import in_phases
 from moeparity.plan.setting import Place, Setting
 from moeparity.plan.sides import CANDIDATE, REFERENCE, SIDES, Side
@@ -24,12 +24,12 @@ DRAWS = 4
 UNORDERED = "unordered"
 
 
-def trials(plan: Plan, trials: Trials) -> Trials:
+def trials(study: Study, trials: Trials) -> Trials:
     """The first pass's trials for this section: further draws of each side that adds in order of arrival."""
-    further = DRAWS if plan.recipe.spikes is None else plan.recipe.spikes.draws - 1
+    further = DRAWS if study.recipe.spikes is None else study.recipe.spikes.draws - 1
     return {
         TrialKey("arrival", name, number): Trial(side=draw, base=name)
-        for name, side in list(plan.sides.items())[: 1 if plan.recorded else 2]
+        for name, side in list(study.sides.items())[: 1 if study.recorded else 2]
         for number, draw in enumerate(arrival_draws(side, further), 1)
     }
 
@@ -43,10 +43,10 @@ def arrival_draws(side: Side, further: int = DRAWS) -> list[Side]:
     return [replace(side, plan=_redrawn(side.plan, offset)) for offset in range(1, further + 1)]
 
 
-def refuse_nothing_drawn(plan: Plan) -> None:
+def refuse_nothing_drawn(study: Study) -> None:
     """Raises SpecError if the recipe looks for spikes over draws, and no side has anything to draw."""
-    if plan.recipe.spikes is not None and not any(adds_on_arrival(side.plan) for side in plan.sides.values()):
-        where = Where(plan.path, plan.recipe.line_of("spikes"))
+    if study.recipe.spikes is not None and not any(adds_on_arrival(side.plan) for side in study.sides.values()):
+        where = Where(study.path, study.recipe.line_of("spikes"))
         raise SpecError(
             f"{where}: spikes draws sums in order of arrival, and neither side has one that takes effect. Give a side "
             'a profile with one, or set it, as in `set: {"layers[*].moe.combine:order": unordered(0)}`; among ranks '
@@ -54,21 +54,21 @@ def refuse_nothing_drawn(plan: Plan) -> None:
         )
 
 
-def adds_on_arrival(plan: BoundGraph) -> bool:
+def adds_on_arrival(plan: Plan) -> bool:
     """Whether some sum that takes effect is added in order of arrival."""
     return any(list(_orders(in_phase)) for in_phase in plan.distinct)
 
 
-def _redrawn(plan: BoundGraph, offset: int) -> BoundGraph:
+def _redrawn(plan: Plan, offset: int) -> Plan:
     return in_phases(plan, {phase: _redrawn_settings(plan.at_phase(phase), offset) for phase in plan.phases})
 
 
-def _redrawn_settings(plan: BoundGraph, offset: int) -> dict[Place, Setting]:
+def _redrawn_settings(plan: Plan, offset: int) -> dict[Place, Setting]:
     orders = _orders(plan)
     return {place: replace(plan.settings[place], value=str(_shifted(order, offset))) for place, order in orders}
 
 
-def _orders(plan: BoundGraph) -> Iterator[tuple[Place, Order]]:
+def _orders(plan: Plan) -> Iterator[tuple[Place, Order]]:
     """Every order that takes effect and of which at least one level is added in order of arrival."""
     for node in plan.graph.nodes:
         active = plan.active(node)
@@ -89,14 +89,14 @@ def _shifted(order: Order, offset: int) -> Order:
 
 def measure(of: Context) -> Arrival | None:
     """All draws of the sides that add in order of arrival; None if neither side does."""
-    plan, observed = of.plan, of.observed
-    verdicts = {key: observed.logits.sums(key).verdict(plan.gate) for key in observed.keys("arrival")}
+    study, observed = of.study, of.observed
+    verdicts = {key: observed.logits.sums(key).verdict(study.gate) for key in observed.keys("arrival")}
     if not verdicts:
         return None
     reference, candidate = ({key.draw: v for key, v in verdicts.items() if key.of == side} for side in SIDES)
     if candidate:
         # The recipe's own draw comes first.
-        candidate = {0: observed.logits.sums(CANDIDATE).verdict(plan.gate), **candidate}
+        candidate = {0: observed.logits.sums(CANDIDATE).verdict(study.gate), **candidate}
     ours, theirs = ([verdict.value.estimate for verdict in draws.values()] for draws in (reference, candidate))
     return Arrival(
         draws=tuple(
@@ -105,7 +105,7 @@ def measure(of: Context) -> Arrival | None:
             for draw, verdict in draws.items()
         ),
         disputed=len({verdict.status for verdict in candidate.values()}) > 1,
-        reading=tuple(arrival_reading(theirs, ours, gated_name(plan.gate.metric))),
+        reading=tuple(arrival_reading(theirs, ours, gated_name(study.gate.metric))),
     )
 
 

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.degeneracy.data import Degeneracy
-from moeparity.bisection.plan import Plan
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import Trials
 from moeparity.bisection.watch import SectionObserver, Watch
 from moeparity.engine.view import NodeView
-from moeparity.engine.walker import Name
+from moeparity.engine.walker import WalkerName
 from moeparity.metrics.tokens import scored_parts
 from moeparity.plan.sides import SIDES
 
@@ -25,7 +25,7 @@ class FlatLogits(SectionObserver):
 
     output: str
     loss_mask: Tensor
-    walkers: tuple[Name, ...] = SIDES
+    walkers: tuple[WalkerName, ...] = SIDES
     tokens: int = 0
     flat: int = 0
 
@@ -43,16 +43,16 @@ class FlatLogits(SectionObserver):
         self.tokens, self.flat = self.tokens + part.tokens, self.flat + part.flat
 
 
-def observer(plan: Plan, trials: Trials) -> FlatLogits:
+def observer(study: Study, trials: Trials) -> FlatLogits:
     """The observer of both sides."""
-    return flat_logits(plan, SIDES)
+    return flat_logits(study, SIDES)
 
 
-def flat_logits(plan: Plan, walkers: tuple[Name, ...]) -> FlatLogits:
+def flat_logits(study: Study, walkers: tuple[WalkerName, ...]) -> FlatLogits:
     """An observer of these walkers; it counts no pairs, since equal scores are no fault (`rewards` has them)."""
-    _, _, scored = plan.outcomes_on_device
-    mask = torch.zeros_like(scored) if plan.model.graph.pairs else scored
-    return FlatLogits(plan.model.graph.scores, mask, walkers)
+    _, _, scored = study.outcomes_on_device
+    mask = torch.zeros_like(scored) if study.model.graph.pairs else scored
+    return FlatLogits(study.model.graph.scores, mask, walkers)
 
 
 def is_flat(values: Tensor) -> Tensor:
@@ -73,20 +73,20 @@ def measure(of: Context) -> Degeneracy:
     """The degeneracy of weights, tokens and logits."""
     logits = of.observed.of_watch(FLAT)
     assert logits is not None, "it looks at every pass"
-    return degeneracy(of.plan, logits)
+    return degeneracy(of.study, logits)
 
 
-def degeneracy(plan: Plan, logits: FlatLogits) -> Degeneracy:
-    """The degeneracy of a plan's weights and tokens, and of the logits seen in the pass."""
-    tokens = plan.tokens
+def degeneracy(study: Study, logits: FlatLogits) -> Degeneracy:
+    """The degeneracy of a study's weights and tokens, and of the logits seen in the pass."""
+    tokens = study.tokens
     # The report says that synthetic weights are synthetic, so nobody takes them for a trained model's.
-    constant_weights = () if plan.recipe.synthetic is not None else plan.model.constant
+    constant_weights = () if study.recipe.synthetic is not None else study.model.constant
     return Degeneracy(
         constant_weights=constant_weights,
         scored_tokens=logits.tokens,
         flat=logits.flat,
         sequences=len(tokens.input_ids),
-        distinct=len(set(plan.first_occurrences.tolist())),
+        distinct=len(set(study.first_occurrences.tolist())),
         constant_sequences=tokens.constant_sequences,
     )
 

@@ -10,11 +10,11 @@ import torch
 
 from moeparity.bisection.context import Context, Measure, filled
 from moeparity.bisection.determinism.data import Determinism, NotDeterministic
-from moeparity.bisection.plan import Plan
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import Trials
 from moeparity.bisection.watch import SectionObserver, Watch
 from moeparity.engine.view import NodeView
-from moeparity.engine.walker import Name
+from moeparity.engine.walker import WalkerName
 from moeparity.numerics.bits import int_view
 from moeparity.plan.sides import SIDES
 
@@ -40,7 +40,7 @@ class Repeats:
 class CalledAgain(SectionObserver):
     """Calls the users' functions of both sides again, `CALLS` times at each node in each of `WAVES` waves."""
 
-    repeats: dict[tuple[Name, str], Repeats] = field(default_factory=dict)
+    repeats: dict[tuple[WalkerName, str], Repeats] = field(default_factory=dict)
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
@@ -59,7 +59,7 @@ class CalledAgain(SectionObserver):
                     repeats.of += ours.numel()
 
     @property
-    def result(self) -> dict[tuple[Name, str], Repeats]:
+    def result(self) -> dict[tuple[WalkerName, str], Repeats]:
         """What further calls gave, by side and node."""
         return self.repeats
 
@@ -71,9 +71,9 @@ def _differing(ours: torch.Tensor, again: torch.Tensor) -> int:
     return int((int_view(ours) != int_view(again)).sum())
 
 
-def observer(plan: Plan, trials: Trials) -> CalledAgain | None:
+def observer(study: Study, trials: Trials) -> CalledAgain | None:
     """The observer of both sides; None if no user's function runs."""
-    return CalledAgain() if plan.functions else None
+    return CalledAgain() if study.functions else None
 
 
 REPEATED: Final[Watch[Mapping[tuple[str, str], Repeats]]] = Watch("determinism", observer, (Repeats,))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.digests.data import DIGITS, NOT_FINITE, Digests
-from moeparity.bisection.plan import Plan
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import Trials
 from moeparity.bisection.watch import SectionObserver, Watch
 from moeparity.engine.view import NodeView
@@ -143,9 +143,9 @@ def _row(port: Tensor, computed: Tensor, row: int) -> Tensor:
     return computed_row.contiguous().reshape(-1).view(torch.uint8)
 
 
-def observer(plan: Plan, trials: Trials) -> NodeDigests | None:
+def observer(study: Study, trials: Trials) -> NodeDigests | None:
     """The observer of both sides; None if nobody asked for digests."""
-    return NodeDigests() if plan.digests else None
+    return NodeDigests() if study.digests else None
 
 
 NODE_DIGESTS: Final[Watch[Mapping[tuple[str, str], str]]] = Watch("digests", observer)
@@ -153,13 +153,13 @@ NODE_DIGESTS: Final[Watch[Mapping[tuple[str, str], str]]] = Watch("digests", obs
 
 def measure(of: Context) -> Digests | None:
     """The digests; None if nobody asked for them."""
-    values, plan = of.observed.of_watch(NODE_DIGESTS), of.plan
+    values, study = of.observed.of_watch(NODE_DIGESTS), of.study
     if values is None:
         return None
     return Digests(
-        machine=machine(plan.model.device),
-        tokens=of_tokens(plan.tokens),
-        weights=of_weights(plan.model),
+        machine=machine(study.model.device),
+        tokens=of_tokens(study.tokens),
+        weights=of_weights(study.model),
         reference={node: digest for (side, node), digest in values.items() if side == REFERENCE},
         candidate={node: digest for (side, node), digest in values.items() if side == CANDIDATE},
     )

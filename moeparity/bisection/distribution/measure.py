@@ -9,7 +9,7 @@ from torch import Tensor
 
 from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.distribution.data import Distribution
-from moeparity.bisection.plan import Plan
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import Trials
 from moeparity.bisection.watch import SectionObserver, Watch
 from moeparity.engine.view import NodeView
@@ -57,12 +57,12 @@ class Distributions(SectionObserver):
         self.max_tv, self.tokens = max(self.max_tv, part.max_tv), self.tokens + part.tokens
 
 
-def observer(plan: Plan, trials: Trials) -> Distributions | None:
+def observer(study: Study, trials: Trials) -> Distributions | None:
     """The observer of both sides; None if pairs are scored, which have no vocabulary."""
-    if plan.model.graph.pairs:
+    if study.model.graph.pairs:
         return None
-    ids, _, scored = plan.outcomes_on_device
-    return Distributions(plan.model.graph.scores, ids, scored)
+    ids, _, scored = study.outcomes_on_device
+    return Distributions(study.model.graph.scores, ids, scored)
 
 
 DISTRIBUTIONS: Final[Watch[Distributions]] = Watch("distribution", observer, (Distributions,))

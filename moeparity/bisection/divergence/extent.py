@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from moeparity.engine.view import NodeView
-from moeparity.engine.walker import Name
+from moeparity.engine.walker import WalkerName
 from moeparity.metrics.exact import summed
 from moeparity.metrics.tokens import CHUNK
 from moeparity.numerics.bits import int_view
@@ -32,7 +32,7 @@ class Extent:
         return cls(sequences=int(tokens.any(-1).sum()), tokens=int(tokens.sum()), pads=int((tokens & ~real).sum()))
 
 
-def other_values(view: NodeView, a: Name, b: Name, tokens: Tensor) -> Tensor:
+def other_values(view: NodeView, a: WalkerName, b: WalkerName, tokens: Tensor) -> Tensor:
     """Which of the tokens marked in `tokens` (bool [B, T] of the wave) have different values in walkers `a` and `b`.
 
     A token differs if it does at some port. Values are compared bit by bit; if dtypes differ, after a cast to the wider

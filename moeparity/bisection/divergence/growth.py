@@ -15,7 +15,7 @@ JUMP = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class GrowthStep:
     """The growth into one layer: `factor` is the relative L2 error after it over that after the layer before.
 
     flips: the number of tokens with another expert set in this layer; None if the layer has no router.
@@ -26,12 +26,12 @@ class Step:
     flips: int | None
 
 
-def steps(growth: Sequence[LayerGrowth], flips: RoutingFlips | None) -> tuple[Step, ...]:
+def steps(growth: Sequence[LayerGrowth], flips: RoutingFlips | None) -> tuple[GrowthStep, ...]:
     """Every step between neighbouring layers. Where the error before a layer is 0 there is no factor, so no step."""
     counts = {} if flips is None else {f"layers[{layer.layer}]": layer.set_flips for layer in flips.layers}
     layers = [layer for layer in growth if layer.name.startswith("layers")]
     return tuple(
-        Step(
+        GrowthStep(
             layer=layer.name,
             factor=layer.carried.relative_l2 / predecessor.carried.relative_l2,
             flips=counts.get(layer.name),
@@ -41,7 +41,7 @@ def steps(growth: Sequence[LayerGrowth], flips: RoutingFlips | None) -> tuple[St
     )
 
 
-def largest(selection: Iterable[Step]) -> float:
+def largest(selection: Iterable[GrowthStep]) -> float:
     """The largest factor; NaN if some factor is NaN or there is no step."""
     factors = [step.factor for step in selection]
     return math.nan if not factors or any(map(math.isnan, factors)) else max(factors)

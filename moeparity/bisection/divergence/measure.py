@@ -19,8 +19,8 @@ from moeparity.bisection.divergence.data import (
 )
 from moeparity.bisection.divergence.observe import RECORDS, NodeRecord
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.pieces import PieceStore
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import alone
 from moeparity.bisection.watch import Search
 from moeparity.metrics.divergence import Error
@@ -35,11 +35,11 @@ Known = Mapping[str, tuple[float, float]]
 """By node, the local errors of the candidate and of the good run."""
 
 
-def search(plan: Plan, observed: Observed, progress: Callback | None, store: PieceStore | None) -> Known | None:
+def search(study: Study, observed: Observed, progress: Callback | None, store: PieceStore | None) -> Known | None:
     """The nodes that differ in the good run as much as in the candidate; None if the recipe names no good run."""
-    if plan.good_run is None:
+    if study.good_run is None:
         return None
-    return plan.good_run.differences(plan.reference.plan, plan.model.weights)
+    return study.good_run.differences(study.reference.plan, study.model.weights)
 
 
 BASELINE: Final[Search[Known]] = Search("baseline", search)
@@ -51,9 +51,9 @@ Records = Mapping[str, NodeRecord]
 def measure(of: Context) -> Divergence:
     """The roots, the growth over layers, and the errors of every node."""
     records = of.observed.of_watch(RECORDS) or {}
-    roots = list(_roots(of.plan, of.observed, records))
+    roots = list(_roots(of.study, of.observed, records))
     subtracted = of.observed.of_search(BASELINE) or {}
-    if of.plan.recorded is not None:
+    if of.study.recorded is not None:
         # Each node of a trace is looked at by itself, so that the first one is not what the others come of.
         roots.sort(key=lambda root: -root.local)
     return Divergence(
@@ -61,12 +61,12 @@ def measure(of: Context) -> Divergence:
         subtracted=tuple(
             KnownDifference(node=node, local=local, baseline=baseline) for node, (local, baseline) in subtracted.items()
         ),
-        growth=tuple(_growth(of.plan, records)),
+        growth=tuple(_growth(of.study, records)),
         nodes=tuple(_node_errors(records)),
     )
 
 
-def _roots(plan: Plan, observed: Observed, records: Records) -> Iterator[Root]:
+def _roots(study: Study, observed: Observed, records: Records) -> Iterator[Root]:
     for record in records.values():
         if record.is_root:
             same_values = not record.root_values.tokens
@@ -78,9 +78,9 @@ def _roots(plan: Plan, observed: Observed, records: Records) -> Iterator[Root]:
                 op=record.node.op.name,
                 same_values=same_values,
                 local=_root_size(record),
-                places=tuple(_places(plan, record)),
-                choices=tuple(_choices(plan, observed, record.node)),
-                unshown=_unshown(plan, record.node),
+                places=tuple(_places(study, record)),
+                choices=tuple(_choices(study, observed, record.node)),
+                unshown=_unshown(study, record.node),
             )
 
 
@@ -92,54 +92,54 @@ def _root_size(record: NodeRecord) -> float:
     return math.inf if record.node.op.role.routes and size == 0 else size
 
 
-def _places(plan: Plan, record: NodeRecord) -> Iterator[TokenPlace]:
-    requests = {} if plan.recorded is None else plan.recorded.requests
+def _places(study: Study, record: NodeRecord) -> Iterator[TokenPlace]:
+    requests = {} if study.recorded is None else study.recorded.requests
     for sequence, position in record.places:
         yield TokenPlace(sequence=sequence, position=position, request=requests.get(sequence, ""))
 
 
-def _unshown(plan: Plan, node: Node) -> tuple[str, ...]:
+def _unshown(study: Study, node: Node) -> tuple[str, ...]:
     """For a recorded candidate, the nodes between the recorded values and this node, in the graph's order; else ()."""
-    if plan.recorded is None:
+    if study.recorded is None:
         return ()
-    makers = {value: maker for maker in plan.model.graph.nodes for value in maker.values}
+    makers = {value: maker for maker in study.model.graph.nodes for value in maker.values}
     waiting, between = [node], set[str]()
     while waiting:
         for value in waiting.pop().inputs:
             maker = makers.get(value)
-            if maker is not None and value not in plan.recorded.grafts and maker.name not in between:
+            if maker is not None and value not in study.recorded.grafts and maker.name not in between:
                 between.add(maker.name)
                 waiting.append(maker)
-    return tuple(node.name for node in plan.model.graph.nodes if node.name in between)
+    return tuple(node.name for node in study.model.graph.nodes if node.name in between)
 
 
-def _choices(plan: Plan, observed: Observed, node: Node) -> Iterator[Choice]:
+def _choices(study: Study, observed: Observed, node: Node) -> Iterator[Choice]:
     """The choices that differ at a node and that alone make it a root; if none does alone, all that differ there."""
-    toggles = [toggle for toggle in plan.toggles if any(_choices_of(plan, toggle, node))]
+    toggles = [toggle for toggle in study.toggles if any(_choices_of(study, toggle, node))]
     root_makers = [
         toggle for toggle in toggles if node.name in observed.changes.roots.get((alone(toggle), REFERENCE), ())
     ]
     # A toggle that was taken apart is reported by its parts.
     causes = root_makers or toggles
     parents = {toggle.parent for toggle in causes}
-    yield from dict.fromkeys(c for t in causes if t.name not in parents for c in _choices_of(plan, t, node))
+    yield from dict.fromkeys(c for t in causes if t.name not in parents for c in _choices_of(study, t, node))
 
 
-def _choices_of(plan: Plan, toggle: Toggle, node: Node) -> Iterator[Choice]:
+def _choices_of(study: Study, toggle: Toggle, node: Node) -> Iterator[Choice]:
     """The choices of a toggle at a node that take effect on both sides."""
     if not toggle.members:
-        yield _choice(plan, toggle.name, toggle, ())
+        yield _choice(study, toggle.name, toggle, ())
     members = [member for member in toggle.members if member.node.name == node.name and not member.resting]
-    yield from (_choice(plan, member.attribute, member, (member,)) for member in members)
+    yield from (_choice(study, member.attribute, member, (member,)) for member in members)
 
 
-def _choice(plan: Plan, attribute: str, choice: Toggle | Difference, members: Sequence[Difference]) -> Choice:
-    reference, candidate = evidence(members, plan.reference.plan, plan.candidate.plan)
+def _choice(study: Study, attribute: str, choice: Toggle | Difference, members: Sequence[Difference]) -> Choice:
+    reference, candidate = evidence(members, study.reference.plan, study.candidate.plan)
     return Choice(attribute=attribute, **two_sided(choice), reference_evidence=reference, candidate_evidence=candidate)
 
 
-def _growth(plan: Plan, records: Records) -> Iterator[LayerGrowth]:
-    for segment in plan.model.graph.segments:
+def _growth(study: Study, records: Records) -> Iterator[LayerGrowth]:
+    for segment in study.model.graph.segments:
         segment_records = [records[node.name] for node in segment.nodes if node.name in records]
         float_records = [
             record for record in segment_records if record.carried is not None and record.local is not None

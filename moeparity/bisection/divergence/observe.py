@@ -10,11 +10,11 @@ import torch
 
 from moeparity.bisection.divergence.extent import Extent, other_values
 from moeparity.bisection.observers import reports, truncates
-from moeparity.bisection.plan import Plan
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import SHADOW, Trials
 from moeparity.bisection.watch import SectionObserver, Watch
 from moeparity.engine.view import NodeView
-from moeparity.engine.walker import Name
+from moeparity.engine.walker import WalkerName
 from moeparity.metrics.divergence import Error, compare
 from moeparity.metrics.tokens import CHUNK, log_probs
 from moeparity.plan.graph import Node
@@ -65,8 +65,8 @@ class DivergenceObserver(SectionObserver):
     not.
     """
 
-    roots_of: tuple[Name, Name]
-    local_of: tuple[Name, Name]
+    roots_of: tuple[WalkerName, WalkerName]
+    local_of: tuple[WalkerName, WalkerName]
     attention_mask: torch.Tensor | None = None
     otherwise: frozenset[str] = frozenset()
     records: dict[str, NodeRecord] = field(default_factory=dict)
@@ -134,7 +134,7 @@ class DivergenceObserver(SectionObserver):
         record.places += tuple((view.wave[0] + row, int(positions[row, column])) for row, column in cells)
 
 
-def _error(view: NodeView, reference: Name, walker: Name) -> Error | None:
+def _error(view: NodeView, reference: WalkerName, walker: WalkerName) -> Error | None:
     if not view.ran(reference, walker):
         return None
     if view.node.op.role.reports:
@@ -149,7 +149,7 @@ def _error(view: NodeView, reference: Name, walker: Name) -> Error | None:
     return total
 
 
-def _reported_error(view: NodeView, reference: Name, candidate: Name) -> Error | None:
+def _reported_error(view: NodeView, reference: WalkerName, candidate: WalkerName) -> Error | None:
     """How far the candidate's log-probabilities lie from the reference's, at tokens that both sides keep; None if both
     hand on plain logits at temperature 1, whose error is told already.
 
@@ -179,13 +179,13 @@ def _add(total: Error | None, error: Error | None) -> Error | None:
     return error if total is None else total if error is None else total + error
 
 
-def observer(plan: Plan, trials: Trials) -> DivergenceObserver:
+def observer(study: Study, trials: Trials) -> DivergenceObserver:
     """The observer of both sides and of the shadow."""
-    _, mask, _ = plan.tokens_on_device
-    if plan.recorded is not None:
+    _, mask, _ = study.tokens_on_device
+    if study.recorded is not None:
         # Shadow and candidate both read recorded values, so every node is compared by itself.
         return DivergenceObserver((SHADOW, CANDIDATE), (SHADOW, CANDIDATE), mask)
-    otherwise = plan.reference.plan.held_otherwise(plan.candidate.plan)
+    otherwise = study.reference.plan.held_otherwise(study.candidate.plan)
     return DivergenceObserver((REFERENCE, CANDIDATE), (REFERENCE, SHADOW), mask, otherwise)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Verdict = Literal["inside", "one_sided", "outside", "not_drawn"]
+EnvelopeVerdict = Literal["inside", "one_sided", "outside", "not_drawn"]
 """Whether each side's value lies in the other side's band, as `EnvelopedNode.verdict` spells it out."""
 
 
@@ -41,7 +41,7 @@ class EnvelopedNode:
     node: str
     op: str
     root: bool
-    verdict: Verdict
+    verdict: EnvelopeVerdict
     tokens: int
     reference: OrderBand | None
     candidate: OrderBand | None

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from moeparity.bisection.context import Context, Measure, filled
 from moeparity.bisection.divergence.observe import RECORDS, NodeRecord
-from moeparity.bisection.envelope.data import Envelope, EnvelopedNode, OrderBand, Verdict
+from moeparity.bisection.envelope.data import Envelope, EnvelopedNode, EnvelopeVerdict, OrderBand
 from moeparity.bisection.envelope.show import envelope_reading, envelope_verdict
-from moeparity.bisection.kernels import Settings, settings_of
-from moeparity.bisection.plan import Plan
+from moeparity.bisection.kernels import SideKernels, settings_of
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import SHADOW, Trials
 from moeparity.bisection.watch import SectionObserver, Watch
 from moeparity.engine.values import assemble
@@ -49,7 +49,7 @@ class LegalOrders(SectionObserver):
     """
 
     walkers: tuple[str, str]
-    sides: tuple[Mapping[Case, Settings], Mapping[Case, Settings]]
+    sides: tuple[Mapping[Case, SideKernels], Mapping[Case, SideKernels]]
     draws: int
     length: int
     nodes: dict[str, NodeBands] = field(default_factory=dict)
@@ -148,20 +148,20 @@ def _draws(parts: Sequence[tuple[Call, Tensor]], count: int, base: Tensor) -> li
     return result
 
 
-def observer(plan: Plan, trials: Trials) -> LegalOrders | None:
+def observer(study: Study, trials: Trials) -> LegalOrders | None:
     """The observer; None if the recipe asks for no envelope."""
-    if not plan.recipe.envelope or not plan.attribution:
+    if not study.recipe.envelope or not study.attribution:
         return None
     return LegalOrders(
         walkers=(REFERENCE, SHADOW),
-        sides=(_by_phase(plan, plan.reference), _by_phase(plan, plan.candidate)),
-        draws=plan.recipe.envelope,
-        length=plan.tokens.input_ids.shape[1],
+        sides=(_by_phase(study, study.reference), _by_phase(study, study.candidate)),
+        draws=study.recipe.envelope,
+        length=study.tokens.input_ids.shape[1],
     )
 
 
-def _by_phase(plan: Plan, side: Side) -> Mapping[Case, Settings]:
-    return {phase: settings_of(plan, side, phase) for phase in side.plan.phases}
+def _by_phase(study: Study, side: Side) -> Mapping[Case, SideKernels]:
+    return {phase: settings_of(study, side, phase) for phase in side.plan.phases}
 
 
 BANDS: Final[Watch[Mapping[str, NodeBands]]] = Watch("envelope", observer, (NodeBands, Band))
@@ -170,7 +170,7 @@ BANDS: Final[Watch[Mapping[str, NodeBands]]] = Watch("envelope", observer, (Node
 def measure(of: Context) -> Envelope | None:
     """The envelope; None if the recipe asks for none."""
     bands, records = of.observed.of_watch(BANDS), of.observed.of_watch(RECORDS) or {}
-    return None if bands is None else _envelope(of.plan.recipe.envelope, bands, records)
+    return None if bands is None else _envelope(of.study.recipe.envelope, bands, records)
 
 
 def _envelope(draws: int, bands: Mapping[str, NodeBands], records: Mapping[str, NodeRecord]) -> Envelope:
@@ -193,7 +193,7 @@ def _node(name: str, op: str, bands: NodeBands, *, root: bool) -> EnvelopedNode:
     )
 
 
-def _verdict(bands: NodeBands) -> Verdict:
+def _verdict(bands: NodeBands) -> EnvelopeVerdict:
     positions = (None if band is None else band.inside for band in (bands.reference, bands.candidate))
     return envelope_verdict(*positions)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from moeparity.bisection.data import ReportData
-from moeparity.bisection.envelope.data import Envelope, EnvelopedNode, OrderBand, Verdict
+from moeparity.bisection.envelope.data import Envelope, EnvelopedNode, EnvelopeVerdict, OrderBand
 from moeparity.output.blocks import Block, Group, Styled, bullets, columns, group, table
 from moeparity.output.words import percent, quantity
 
@@ -16,7 +16,7 @@ ONE_SIDED: Final = "one_sided"
 OUTSIDE: Final = "outside"
 NOT_DRAWN: Final = "not_drawn"
 
-MEANING: dict[Verdict, str] = {
+MEANING: dict[EnvelopeVerdict, str] = {
     INSIDE: "lies inside: legal orders of the same sums lie as far apart, so rounding order can explain it",
     ONE_SIDED: "lies inside one way: the candidate lies in the reference's band, the reference outside the "
     "candidate's, so the candidate is more precise",
@@ -25,7 +25,7 @@ MEANING: dict[Verdict, str] = {
 }
 
 
-def envelope_verdict(reference: bool | None, candidate: bool | None) -> Verdict:
+def envelope_verdict(reference: bool | None, candidate: bool | None) -> EnvelopeVerdict:
     """The verdict, from whether each side's value lies in the other side's band (None: not looked at)."""
     if reference is None:
         return NOT_DRAWN

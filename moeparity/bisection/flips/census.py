@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from moeparity.engine.walker import Name
+from moeparity.engine.walker import WalkerName
 from moeparity.metrics.routing import Drift, Flips, expert_pairs, flips
 
 COMPARED, FLIPPED, SLOTS, DISJOINT, ROOT, AFTER_OWN, AFTER_OTHER, TIED = (1 << bit for bit in range(8))
@@ -107,7 +107,7 @@ class Census:
     root_at: Counter[tuple[int, str]] = field(default_factory=Counter)
     unknown: Counter[int] = field(default_factory=Counter)
     left_at: Counter[tuple[str, bool]] = field(default_factory=Counter)
-    also: Counter[Name] = field(default_factory=Counter)
+    also: Counter[WalkerName] = field(default_factory=Counter)
     cost: Tensor | None = None
     margin: dict[int, Tensor] = field(default_factory=dict)
     perturbation: dict[int, Tensor] = field(default_factory=dict)

@@ -25,8 +25,8 @@ MOST_PAIRS = 1000
 
 def measure(of: Context) -> RoutingFlips | None:
     """The candidate's flips."""
-    nodes = {node.name: node for node in of.plan.model.graph.nodes}
-    return routing_flips(of.observed.of_watch(CENSUS), nodes, of.plan.trial_toggles)
+    nodes = {node.name: node for node in of.study.model.graph.nodes}
+    return routing_flips(of.observed.of_watch(CENSUS), nodes, of.study.trial_toggles)
 
 
 def routing_flips(

@@ -19,12 +19,12 @@ from moeparity.bisection.flips.census import (
 )
 from moeparity.bisection.kernels import settings_of
 from moeparity.bisection.observers import seen_metrics
-from moeparity.bisection.plan import Plan
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import Trials
 from moeparity.bisection.watch import SectionObserver, Watch
 from moeparity.engine.values import assemble
 from moeparity.engine.view import NodeView
-from moeparity.engine.walker import Name
+from moeparity.engine.walker import WalkerName
 from moeparity.metrics.routing import Drift, Flips, cut, flips, perturbation, weight_drift
 from moeparity.numerics.bits import int_view
 from moeparity.ops.kernels.router import ranks_logits, selection
@@ -60,7 +60,7 @@ class FlipObserver(SectionObserver):
         self,
         rankings: Mapping[str, tuple[Rankings, Rankings]],
         layers: Sequence[int],
-        trials: Sequence[Name],
+        trials: Sequence[WalkerName],
         *,
         output: str,
         input_ids: Tensor,
@@ -218,31 +218,31 @@ class FlipObserver(SectionObserver):
                 census.left_at[key] += count
 
 
-def observer(plan: Plan, trials: Trials) -> FlipObserver | None:
+def observer(study: Study, trials: Trials) -> FlipObserver | None:
     """The observer of the candidate's routing flips; None for a model without routers."""
-    routers = [node for node in plan.model.graph.nodes if node.op.role.routes]
+    routers = [node for node in study.model.graph.nodes if node.op.role.routes]
     if not routers:
         return None
-    ids, mask, scored = plan.outcomes_on_device
-    sides = (plan.reference, plan.candidate)
+    ids, mask, scored = study.outcomes_on_device
+    sides = (study.reference, study.candidate)
     return FlipObserver(
-        {node.name: (rankings(plan, sides[0], node), rankings(plan, sides[1], node)) for node in routers},
+        {node.name: (rankings(study, sides[0], node), rankings(study, sides[1], node)) for node in routers},
         [-1 if node.layer is None else node.layer for node in routers],
         [key for key, trial in trials.items() if trial.routes is None],
         # The routes at one token say nothing of what a whole pair costs.
-        output="" if plan.model.graph.pairs else plan.model.graph.scores,
+        output="" if study.model.graph.pairs else study.model.graph.scores,
         input_ids=ids,
         loss_mask=scored,
         attention_mask=mask,
-        sampled_from=plan.recipe.tokens.sampler,
+        sampled_from=study.recipe.tokens.sampler,
     )
 
 
-def bytes_per_token(plan: Plan) -> int:
+def bytes_per_token(study: Study) -> int:
     """Bytes that the census takes for each token if every token flips in every layer: map, margins, perturbations and
     experts, and the marks of tokens that leave the reference's bits, by node.
     """
-    nodes = plan.model.graph.nodes
+    nodes = study.model.graph.nodes
     routers = [node for node in nodes if node.op.role.routes]
     cuts = torch.uint8.itemsize + 2 * torch.float32.itemsize
     experts = (torch.int64.itemsize * (2 + 2 * int(node.params["top_k"])) for node in routers)
@@ -250,16 +250,16 @@ def bytes_per_token(plan: Plan) -> int:
     return sum(cuts + own_bytes for own_bytes in experts) + marks if routers else 0
 
 
-def rankings(plan: Plan, side: Side, node: Node) -> Rankings:
+def rankings(study: Study, side: Side, node: Node) -> Rankings:
     """How a side's router ranks. Of its weights only the correction bias is kept, which is small."""
-    by_case = {case: settings_of(plan, side, case) for case in side.plan.phases}
+    by_case = {case: settings_of(study, side, case) for case in side.plan.phases}
     w = by_case[side.plan.phases[0]].weights(node)
     return {
         case: Ranking(w=w, p=settings.node(node).params, at=settings.at(node)) for case, settings in by_case.items()
     }
 
 
-def selected(view: NodeView, walker: Name, of: Rankings, logits: Tensor) -> tuple[Tensor, Tensor]:
+def selected(view: NodeView, walker: WalkerName, of: Rankings, logits: Tensor) -> tuple[Tensor, Tensor]:
     """What a walker's router selects by, each [B, T, E]: scores of all experts, and those within kept groups. Each
     token's scores are made by the ranking of its case.
     """

@@ -17,10 +17,10 @@ from moeparity.bisection.flips.observe import CENSUS
 from moeparity.bisection.measures import summarise
 from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import passes_over, piece_store, ready
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.report import Report
 from moeparity.bisection.resume.pieces import PieceStore
 from moeparity.bisection.runs.folder import open_run
+from moeparity.bisection.study import Study
 from moeparity.errors import SpecError, TokensError, Where, display_path
 from moeparity.inputs.tokens.routelog import RecordedRoutes, read_routes
 from moeparity.output.findings import Finding, findings_code
@@ -100,27 +100,27 @@ def flips(
     """
     options = Options(split=0, floor=False, oracle=False, allow_code=allow_code, memory_limit=memory_limit)
     with open_run(run, "flips", recipe, {"device": device}) as folder:
-        plan = ready(recipe, device=device, options=options, progress=progress)
+        study = ready(recipe, device=device, options=options, progress=progress)
         if folder is None:
-            return _flipped(plan, progress=progress)
-        folder.admit(plan, progress)
-        with piece_store(plan, folder, Flipped) as store:
+            return _flipped(study, progress=progress)
+        folder.admit(study, progress)
+        with piece_store(study, folder, Flipped) as store:
             assert store is not None
-            result = folder.once(store, "flips", lambda: _flipped(plan, store, progress))
+            result = folder.once(store, "flips", lambda: _flipped(study, store, progress))
             folder.finish(result)
     return result
 
 
-def _flipped(plan: Plan, store: PieceStore | None = None, progress: Callback | None = None) -> Flipped:
-    plan, observed = passes_over(plan, store, progress)
-    report, graph, census = summarise(plan, observed), plan.model.graph, observed.of_watch(CENSUS)
+def _flipped(study: Study, store: PieceStore | None = None, progress: Callback | None = None) -> Flipped:
+    study, observed = passes_over(study, store, progress)
+    report, graph, census = summarise(study, observed), study.model.graph, observed.of_watch(CENSUS)
     if report.flips is None or census is None:
         has_router = any(node.op.role.routes for node in graph.nodes)
         why = "every router lies inside a user's function" if has_router else "has no router, so nothing can flip"
-        raise SpecError(f"{Where(plan.path)}: {graph.model_type}: {why}. Use bisect.")
-    stated = {key: getattr(plan.recipe.expect, key) for key in ("flips", "record")}
+        raise SpecError(f"{Where(study.path)}: {graph.model_type}: {why}. Use bisect.")
+    stated = {key: getattr(study.recipe.expect, key) for key in ("flips", "record")}
     expect = Expect(**{key: value for key, value in stated.items() if value is not None})
-    flip_expectations = () if expect.flips is None else expectations(expect, graph, Where(plan.path))
+    flip_expectations = () if expect.flips is None else expectations(expect, graph, Where(study.path))
     return Flipped(
         reference=report.reference.in_full,
         candidate=report.candidate.in_full,

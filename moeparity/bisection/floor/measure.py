@@ -17,13 +17,13 @@ from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.floor.data import Floor, FloorTrial
 from moeparity.bisection.floor.show import floor_reading
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.plan import Plan
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import Trial, TrialKey, Trials
 from moeparity.bisection.verdict.data import Verdicts
 from moeparity.errors import SpecError, Where
 from moeparity.metrics.gating import gated_name
 from moeparity.metrics.verdict import Verdict
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.changed import in_all_phases
 from moeparity.plan.rule import Rule
 from moeparity.plan.schedule.others import others
@@ -35,11 +35,11 @@ DRAWS = 2
 """How many seeded draws of all orders are run."""
 
 
-def trials(plan: Plan, trials: Trials) -> Trials:
+def trials(study: Study, trials: Trials) -> Trials:
     """The first pass's trials for the floor; none if the recipe asks for no floor."""
-    if not plan.recipe.floor:
+    if not study.recipe.floor:
         return {}
-    sides = floor_sides(plan.reference, plan.grid, Where(plan.path))
+    sides = floor_sides(study.reference, study.grid, Where(study.path))
     return {TrialKey("floor", name): Trial(side=side, base=REFERENCE) for name, side in sides.items()}
 
 
@@ -60,7 +60,7 @@ def floor_sides(reference: Side, grid: TokenGrid, where: Where) -> dict[str, Sid
     return trials
 
 
-def drawn(plan: BoundGraph, seed: int) -> BoundGraph | None:
+def drawn(plan: Plan, seed: int) -> Plan | None:
     """The plan with every order drawn at random from a seed; None where it has no order to draw.
 
     Raises SpecError where an op refuses what was drawn.
@@ -70,7 +70,7 @@ def drawn(plan: BoundGraph, seed: int) -> BoundGraph | None:
     return in_all_phases(plan, settings) if settings else None
 
 
-def _orders(plan: BoundGraph, draw: random.Random, why: str) -> Iterator[tuple[Place, Setting]]:
+def _orders(plan: Plan, draw: random.Random, why: str) -> Iterator[tuple[Place, Setting]]:
     for node in plan.graph.nodes:
         active = {name for in_phase in plan.distinct for name in in_phase.active(node)}
         for attribute in node.attributes:
@@ -83,11 +83,11 @@ def _orders(plan: BoundGraph, draw: random.Random, why: str) -> Iterator[tuple[P
 
 def measure(of: Context) -> Floor | None:
     """The floor; None if the recipe asks for none."""
-    return _floor(of.plan, of.observed, of[Verdicts].verdict) if of.plan.recipe.floor else None
+    return _floor(of.study, of.observed, of[Verdicts].verdict) if of.study.recipe.floor else None
 
 
-def _floor(plan: Plan, observed: Observed, verdict: Verdict) -> Floor:
-    trials = tuple(_floor_trials(plan, observed))
+def _floor(study: Study, observed: Observed, verdict: Verdict) -> Floor:
+    trials = tuple(_floor_trials(study, observed))
     # max() alone may drop a NaN, which has to come out as the largest.
     largest = max((trial.value.estimate for trial in trials), key=lambda value: (math.isnan(value), value), default=0.0)
     metric, value = gated_name(verdict.metric), verdict.value.estimate
@@ -100,12 +100,12 @@ def _floor(plan: Plan, observed: Observed, verdict: Verdict) -> Floor:
     )
 
 
-def _floor_trials(plan: Plan, observed: Observed) -> Iterator[FloorTrial]:
+def _floor_trials(study: Study, observed: Observed) -> Iterator[FloorTrial]:
     for key in observed.keys("floor"):
         sums = observed.logits.sums(key)
         yield FloorTrial(
             name=key.of,
-            value=sums.gate_value(plan.gate),
+            value=sums.gate_value(study.gate),
             bit_identical=not bool(sums.unequal.any()),
             flipped_routes=observed.routes.flip_share(key),
         )

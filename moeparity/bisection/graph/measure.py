@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.graph.data import GraphNode, GraphSegment, NodeChoice, OpGraph, Read, SideChoice
-from moeparity.bisection.plan import Plan
+from moeparity.bisection.study import Study
 from moeparity.plan.address import ranges, role
 from moeparity.plan.choices import choices
 from moeparity.plan.graph import SOURCES, Node, Segment
@@ -17,20 +17,20 @@ from moeparity.plan.toggles import Toggle
 
 def measure(of: Context) -> OpGraph:
     """The graph as it ran."""
-    return OpGraph(segments=tuple(_segments(of.plan)))
+    return OpGraph(segments=tuple(_segments(of.study)))
 
 
-def _segments(plan: Plan) -> Iterator[GraphSegment]:
+def _segments(study: Study) -> Iterator[GraphSegment]:
     """Segments in execution order; layers that are alike form one, at the place of the first of them."""
     alike: dict[tuple[GraphNode, ...], list[Segment]] = {}
-    for segment in plan.model.graph.segments:
+    for segment in study.model.graph.segments:
         if segment.nodes:
-            alike.setdefault(tuple(_node(node, plan) for node in segment.nodes), []).append(segment)
+            alike.setdefault(tuple(_node(node, study) for node in segment.nodes), []).append(segment)
     for nodes, segments in alike.items():
         layers = [node.layer for segment in segments for node in segment.nodes[:1] if node.layer is not None]
         # The first layer reads the embedding where the others read the layer before: both are among the reads.
         reads = [
-            tuple(dict.fromkeys(read for node in same for read in _reads(node, plan)))
+            tuple(dict.fromkeys(read for node in same for read in _reads(node, study)))
             for same in zip(*(segment.nodes for segment in segments), strict=True)
         ]
         yield GraphSegment(
@@ -40,15 +40,15 @@ def _segments(plan: Plan) -> Iterator[GraphSegment]:
         )
 
 
-def _node(node: Node, plan: Plan) -> GraphNode:
+def _node(node: Node, study: Study) -> GraphNode:
     """The node with its choices and toggles, `reads` still empty."""
-    bound = (plan.reference.plan, plan.candidate.plan)
+    bound = (study.reference.plan, study.candidate.plan)
     return GraphNode(
         role=role(node.name),
         op=node.op.name,
         reads=(),
         choices=tuple(_of_both(choice.name, choice.values, choice.by_side) for choice in choices(node, bound)),
-        toggles=tuple(_toggles_at(node, plan.toggles)),
+        toggles=tuple(_toggles_at(node, study.toggles)),
     )
 
 
@@ -62,17 +62,17 @@ def _of_both(name: str, values: tuple[str, ...], by_side: tuple[tuple[str, str],
     return NodeChoice(name=name, reference=reference, candidate=candidate)
 
 
-def _reads(node: Node, plan: Plan) -> Iterator[Read]:
+def _reads(node: Node, study: Study) -> Iterator[Read]:
     """Each value that the node reads from another node; values from outside the graph are left out."""
     read = set()
-    for side in plan.sides.values():
+    for side in study.sides.values():
         for in_phase in side.plan.distinct:
             inputs = node.inputs if node.name in in_phase.replaced() else in_phase.read_inputs(node)
             read |= {value for value in inputs if value is not None}
     for value in dict.fromkeys(node.inputs):
         if value in SOURCES:
             continue
-        source = plan.model.graph.makers[value]
+        source = study.model.graph.makers[value]
         yield Read(
             source=role(source.name),
             part=value.removeprefix(source.name).removeprefix("."),

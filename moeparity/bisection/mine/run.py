@@ -15,11 +15,11 @@ from moeparity.bisection.kernels import settings_of
 from moeparity.bisection.mine.observe import SHARE, Gate, GateNoise, NearTies, lift
 from moeparity.bisection.mine.report import Calibration, Check, Lifts, Mined, MinedPrompt, MinedToken
 from moeparity.bisection.options import Options
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.prepare import prepare
 from moeparity.bisection.resume.codec import Codec, classes_of
 from moeparity.bisection.resume.fingerprint import digest
 from moeparity.bisection.runs.folder import open_run
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import walker
 from moeparity.engine.view import Observer
 from moeparity.engine.walker import Walker
@@ -39,7 +39,7 @@ _GATED = "the candidate's gates on the reference's inputs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class MineRequest:
     """What to mine: the token file `file` (text is read with `tokenizer`, None: the recipe's), and how many to report
     (`top`).
 
@@ -58,7 +58,7 @@ class Request:
 
 def mine(
     recipe: str | Path,
-    request: Request,
+    request: MineRequest,
     *,
     device: str = "auto",
     allow_code: bool = False,
@@ -75,14 +75,14 @@ def mine(
     options = Options(attribution=False, allow_code=allow_code, memory_limit=memory_limit)
     request_fields = {**asdict(request), "file": display_path(request.file)}
     with open_run(run, "mine", recipe, {"device": device, **request_fields}) as folder:
-        plan = prepare(Path(recipe), device=device, options=options, progress=progress)
-        plan.refuse_recorded("moeparity flips --mine")
-        miner = _Miner.of(plan, request, progress)
-        prompts = _read(plan, request)
+        study = prepare(Path(recipe), device=device, options=options, progress=progress)
+        study.refuse_recorded("moeparity flips --mine")
+        miner = _Miner.of(study, request, progress)
+        prompts = _read(study, request)
         if folder is None:
             return _mined(miner, prompts)
         identity = {"request": digest({**request_fields, "file": None}), "prompts": digest(prompts)}
-        folder.admit(plan, progress, extra=identity)
+        folder.admit(study, progress, extra=identity)
         pieces = folder.pieces(Codec(classes_of(Mined)))
         result = folder.once(pieces, "mine", lambda: _mined(miner, prompts))
         folder.finish(result)
@@ -90,57 +90,57 @@ def mine(
 
 
 def _mined(miner: _Miner, prompts: TokenSet) -> Mined:
-    plan = miner.plan
-    calibration = _first(plan.tokens, miner.request.calibrate)
+    study = miner.study
+    calibration = _first(study.tokens, miner.request.calibrate)
     gate_noise = miner.run_both(calibration)
     if not gate_noise.noise:
-        raise SpecError(f"{Where(plan.path)}: no router and gate run on both sides, so nothing can be predicted.")
+        raise SpecError(f"{Where(study.path)}: no router and gate run on both sides, so nothing can be predicted.")
     near_ties = miner.predict(prompts, gate_noise)
     return miner.report(prompts, near_ties, calibration, gate_noise)
 
 
 @dataclass(frozen=True, slots=True)
 class _Miner:
-    plan: Plan
-    request: Request
+    study: Study
+    request: MineRequest
     progress: Callback | None
     gates: dict[str, Gate]
     routers: dict[str, Node]
 
     @classmethod
-    def of(cls, plan: Plan, request: Request, progress: Callback | None) -> _Miner:
-        """The miner of a plan. Raises SpecError for a model without routers, and where the weights change."""
-        if any(side.schedule.versions for side in plan.sides.values()):
+    def of(cls, study: Study, request: MineRequest, progress: Callback | None) -> _Miner:
+        """The miner of a study. Raises SpecError for a model without routers, and where the weights change."""
+        if any(side.schedule.versions for side in study.sides.values()):
             raise SpecError(
-                f"{Where(plan.path)}: the weights change under this recipe's sequences (`updates`), and other tokens "
+                f"{Where(study.path)}: the weights change under this recipe's sequences (`updates`), and other tokens "
                 "have no such places. Mine a recipe without `updates`."
             )
-        nodes = plan.model.graph.nodes
+        nodes = study.model.graph.nodes
         routers = {node.name: node for node in nodes if node.op.role.routes}
         if not routers:
-            raise SpecError(f"{Where(plan.path)}: {plan.model.graph.model_type} has no router, so nothing can flip.")
-        gates = {name: _gate(plan, plan.model.graph.makers[router.inputs[0]]) for name, router in routers.items()}
-        return cls(plan, request, progress, gates, routers)
+            raise SpecError(f"{Where(study.path)}: {study.model.graph.model_type} has no router, so nothing can flip.")
+        gates = {name: _gate(study, study.model.graph.makers[router.inputs[0]]) for name, router in routers.items()}
+        return cls(study, request, progress, gates, routers)
 
     def run_both(self, tokens: TokenSet) -> GateNoise:
         """Run both sides on the same tokens."""
         gate_noise = GateNoise(self.gates, self._mask(tokens))
-        walkers = [self._walker(name, side, tokens) for name, side in self.plan.sides.items()]
+        walkers = [self._walker(name, side, tokens) for name, side in self.study.sides.items()]
         self._run(walkers, tokens, gate_noise)
         return gate_noise
 
     def predict(self, tokens: TokenSet, gate_noise: GateNoise) -> NearTies:
         """Run the reference once, and beside it the candidate's gates on the reference's inputs."""
-        plan, nodes = self.plan, [n for n in self.plan.model.graph.nodes if n.op.role.gates or n.op.role.routes]
-        toggle = swap(_GATED, (node.name for node in nodes), plan.reference, plan.candidate)
-        gate_side = plan.reference if toggle is None else mixed(plan.reference, [toggle], plan.candidate)
+        study, nodes = self.study, [n for n in self.study.model.graph.nodes if n.op.role.gates or n.op.role.routes]
+        toggle = swap(_GATED, (node.name for node in nodes), study.reference, study.candidate)
+        gate_side = study.reference if toggle is None else mixed(study.reference, [toggle], study.candidate)
         # The gates run in the candidate's steps, since its choices may differ by phase.
-        gate_side = replace(gate_side, schedule=plan.candidate.schedule)
+        gate_side = replace(gate_side, schedule=study.candidate.schedule)
         near_ties = NearTies(
             gate_walker=_GATED,
             gates=self.gates,
             routers={
-                name: (rankings(plan, plan.reference, node), rankings(plan, plan.candidate, node))
+                name: (rankings(study, study.reference, node), rankings(study, study.candidate, node))
                 for name, node in self.routers.items()
             },
             noise=gate_noise.noise,
@@ -148,7 +148,7 @@ class _Miner:
             draws=self.request.draws,
             seed=self.request.seed,
         )
-        walkers = [self._walker(REFERENCE, plan.reference, tokens), self._walker(_GATED, gate_side, tokens, REFERENCE)]
+        walkers = [self._walker(REFERENCE, study.reference, tokens), self._walker(_GATED, gate_side, tokens, REFERENCE)]
         self._run(walkers, tokens, near_ties)
         return near_ties
 
@@ -159,8 +159,8 @@ class _Miner:
         order = (expected_flips / counts).sort(descending=True, stable=True).indices
         repeats = _repeats(prompts, calibration)
         return Mined(
-            reference=self.plan.recipe.reference.profile,
-            candidate=self.plan.recipe.candidate.profile,
+            reference=self.study.recipe.reference.profile,
+            candidate=self.study.recipe.candidate.profile,
             calibration=Calibration(
                 sequences=len(calibration.input_ids),
                 tokens=int(calibration.attention_mask.sum()),
@@ -231,42 +231,42 @@ class _Miner:
         )
 
     def _mask(self, tokens: TokenSet) -> Tensor:
-        return tokens.attention_mask.to(self.plan.model.device)
+        return tokens.attention_mask.to(self.study.model.device)
 
     def _walker(self, name: str, side: Side, tokens: TokenSet, inputs_of: str | None = None) -> Walker:
-        return walker(self.plan.on(tokens), name, side, inputs_of=inputs_of)
+        return walker(self.study.on(tokens), name, side, inputs_of=inputs_of)
 
     def _run(self, walkers: Sequence[Walker], tokens: TokenSet, observer: Observer) -> None:
-        self.plan.on(tokens).passes(self.progress).run(walkers, [observer])
+        self.study.on(tokens).passes(self.progress).run(walkers, [observer])
 
 
-def _gate(plan: Plan, node: Node) -> Gate:
-    weight = partial(_weight, plan, node, plan.reference.plan.dtype_of(node.name))
-    side = plan.candidate
-    by_case = {case: settings_of(plan, side, case).at(node) for case in side.plan.phases}
+def _gate(study: Study, node: Node) -> Gate:
+    weight = partial(_weight, study, node, study.reference.plan.dtype_of(node.name))
+    side = study.candidate
+    by_case = {case: settings_of(study, side, case).at(node) for case in side.plan.phases}
     return Gate(weight=weight, outputs={case: at["output"] for case, at in by_case.items()})
 
 
-def _weight(plan: Plan, node: Node, dtype: str) -> Tensor:
+def _weight(study: Study, node: Node, dtype: str) -> Tensor:
     """The gate's weight, read anew for each router that asks, since the gates of all layers together may be large."""
-    return plan.model.weights.node(node, dtype)["weight"]
+    return study.model.weights.node(node, dtype)["weight"]
 
 
-def _read(plan: Plan, request: Request) -> TokenSet:
-    tokenizer = request.tokenizer or plan.recipe.tokens.tokenizer
-    named_at = Where(plan.path, plan.recipe.tokens.line_of("tokenizer"))
+def _read(study: Study, request: MineRequest) -> TokenSet:
+    tokenizer = request.tokenizer or study.recipe.tokens.tokenizer
+    named_at = Where(study.path, study.recipe.tokens.line_of("tokenizer"))
     if request.tokenizer is not None:
         named_at = Where(Path("--tokenizer"))
     tokens = read_tokens(
         request.file,
-        checkpoint=plan.model.folder,
+        checkpoint=study.model.folder,
         tokenizer=tokenizer,
         named_at=named_at,
-        padding=plan.recipe.tokens.padding,
+        padding=study.recipe.tokens.padding,
         scored=False,
     )
-    checked_tokens(tokens.input_ids, plan.model, str(Where(request.file)))
-    refuse_images(tokens.images, tokens.input_ids, plan.model.graph, Where(request.file))
+    checked_tokens(tokens.input_ids, study.model, str(Where(request.file)))
+    refuse_images(tokens.images, tokens.input_ids, study.model.graph, Where(request.file))
     return tokens
 
 

@@ -9,7 +9,7 @@ from typing import Final
 from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.determinism.data import Determinism
 from moeparity.bisection.nearest.data import Nearest, NearestAnswers
-from moeparity.bisection.plan import Plan
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import SHADOW, Trials
 from moeparity.bisection.watch import SectionObserver, Watch
 from moeparity.engine.values import assemble
@@ -18,7 +18,7 @@ from moeparity.evidence.explain.inquiry import Inquiry, Memory
 from moeparity.evidence.explain.replaced import Replaced
 from moeparity.evidence.explain.report import ChoiceMatch, NumberRange
 from moeparity.evidence.explain.sample import Sample
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.graph import Node
 from moeparity.plan.region import Region
 from moeparity.plan.schedule.cases import case_of
@@ -116,20 +116,20 @@ class NearestChoices(SectionObserver):
         return tuple(answer for question in self.questions if (answer := question.result) is not None)
 
 
-def observer(plan: Plan, trials: Trials) -> NearestChoices | None:
+def observer(study: Study, trials: Trials) -> NearestChoices | None:
     """The observer; None if no user's function runs, or if nothing but the two sides is run."""
-    return NearestChoices(questions(plan)) if plan.functions and plan.attribution else None
+    return NearestChoices(questions(study)) if study.functions and study.attribution else None
 
 
-def questions(plan: Plan) -> list[Question]:
+def questions(study: Study) -> list[Question]:
     """A question for each user's function, in the order of the nodes; none if both sides run the same function
     there.
     """
-    sides = {name: side.plan for name, side in plan.sides.items()}
+    sides = {name: side.plan for name, side in study.sides.items()}
     others = {REFERENCE: CANDIDATE, CANDIDATE: REFERENCE}
     memories: dict[str, Memory] = {}
     asking = []
-    for node in plan.model.graph.nodes:
+    for node in study.model.graph.nodes:
         for name, plan_of_side in sides.items():
             region, base = plan_of_side.region(node.name), sides[others[name]]
             base_region = base.region(node.name)
@@ -152,7 +152,7 @@ def questions(plan: Plan) -> list[Question]:
     return asking
 
 
-def _readable(region: Region, plan: BoundGraph, maker: BoundGraph) -> bool:
+def _readable(region: Region, plan: Plan, maker: Plan) -> bool:
     """Whether the kernels of `plan` may read what `maker` hands a region.
 
     They may if its inputs are whole values, and were made under choices that the region's nodes expect

@@ -14,7 +14,7 @@ from moeparity.bisection.nonfinite.data import FirstNonfinite, Nonfinite
 from moeparity.bisection.nonfinite.show import nonfinite_reading
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.observers import truncates
-from moeparity.bisection.plan import Plan
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import TrialKey, Trials, alone, restored
 from moeparity.bisection.verdict.data import Verdicts
 from moeparity.bisection.watch import SectionObserver, Watch
@@ -146,10 +146,10 @@ def _expert(view: NodeView, side: str, row: int, position: int) -> int | None:
     return int(assemble(blocks, view.batch)[row, position, slot])
 
 
-def observer(plan: Plan, trials: Trials) -> FirstOccurrences:
+def observer(study: Study, trials: Trials) -> FirstOccurrences:
     """The observer of both sides."""
-    _, mask, _ = plan.tokens_on_device
-    return FirstOccurrences((REFERENCE, CANDIDATE), [node.name for node in plan.model.graph.nodes], mask)
+    _, mask, _ = study.tokens_on_device
+    return FirstOccurrences((REFERENCE, CANDIDATE), [node.name for node in study.model.graph.nodes], mask)
 
 
 OCCURRENCES: Final[Watch[Mapping[tuple[str, bool], FirstNonfinite]]] = Watch("nonfinite", observer, (FirstNonfinite,))
@@ -157,21 +157,21 @@ OCCURRENCES: Final[Watch[Mapping[tuple[str, bool], FirstNonfinite]]] = Watch("no
 
 def measure(of: Context) -> Nonfinite | None:
     """The first values that are not finite; None if every value of both sides is finite."""
-    plan, occurrences = of.plan, of.observed.of_watch(OCCURRENCES)
+    study, occurrences = of.study, of.observed.of_watch(OCCURRENCES)
     if not occurrences:
         return None
-    order = [node.name for node in plan.model.graph.nodes]
+    order = [node.name for node in study.model.graph.nodes]
     first = sorted(
         occurrences.values(),
         key=lambda entry: (order.index(entry.node), entry.padding, entry.side != REFERENCE),
     )
-    made_by, ended_by = _causes(plan, of.observed)
-    metrics, tokens = of[Verdicts].metrics, plan.tokens.input_ids
+    made_by, ended_by = _causes(study, of.observed)
+    metrics, tokens = of[Verdicts].metrics, study.tokens.input_ids
     reading = nonfinite_reading(first, made_by, ended_by, metrics.nonfinite_tokens, tuple(tokens.shape))
     return Nonfinite(first=tuple(first), made_by=made_by, ended_by=ended_by, reading=tuple(reading))
 
 
-def _causes(plan: Plan, observed: Observed) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _causes(study: Study, observed: Observed) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The toggles that alone make scored tokens that are not finite, and those whose restoring leaves none."""
 
     def count(key: TrialKey | str) -> int | None:
@@ -181,7 +181,7 @@ def _causes(plan: Plan, observed: Observed) -> tuple[tuple[str, ...], tuple[str,
 
     if not count(CANDIDATE):
         return (), ()
-    whole = plan.whole_toggles
+    whole = study.whole_toggles
     ended_by = tuple(toggle.name for toggle in whole if count(restored(toggle)) == 0)
     occurrences = observed.of_watch(OCCURRENCES) or {}
     if (REFERENCE, False) in occurrences:

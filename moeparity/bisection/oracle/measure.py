@@ -14,7 +14,7 @@ from moeparity.bisection.observers import Logits
 from moeparity.bisection.oracle.data import Distance, Oracle, OracleNode, Standing
 from moeparity.bisection.oracle.show import accuracy_reading
 from moeparity.bisection.oracle.side import ORACLE
-from moeparity.bisection.plan import Plan
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import Trials
 from moeparity.bisection.verdict.data import Verdicts
 from moeparity.bisection.watch import SectionObserver, Watch
@@ -143,11 +143,11 @@ class Truth(SectionObserver):
         self.logits.join(part.logits, rows)
 
 
-def observer(plan: Plan, trials: Trials) -> Truth | None:
+def observer(study: Study, trials: Trials) -> Truth | None:
     """The observer of both sides and the oracle; None if the recipe asks for no oracle."""
-    if plan.oracle is None:
+    if study.oracle is None:
         return None
-    return Truth(distances=Distances(), logits=Logits.of(plan, SIDES, ORACLE))
+    return Truth(distances=Distances(), logits=Logits.of(study, SIDES, ORACLE))
 
 
 TRUTH: Final[Watch[Truth]] = Watch("oracle", observer, (Truth, Distances, NodeDistances, DistanceSum))
@@ -156,10 +156,10 @@ TRUTH: Final[Watch[Truth]] = Watch("oracle", observer, (Truth, Distances, NodeDi
 def measure(of: Context) -> Oracle | None:
     """Both sides against the oracle; None if the recipe asks for none."""
     truth = of.observed.of_watch(TRUTH)
-    return None if truth is None else _oracle(of.plan, truth, of[Verdicts].verdict.status)
+    return None if truth is None else _oracle(of.study, truth, of[Verdicts].verdict.status)
 
 
-def _oracle(plan: Plan, truth: Truth, status: str) -> Oracle:
+def _oracle(study: Study, truth: Truth, status: str) -> Oracle:
     """The section's data; `status` is the verdict on parity."""
     logits, nodes = truth.logits, truth.distances.nodes
     nearer = accuracy(logits.sums(REFERENCE), logits.sums(CANDIDATE))
@@ -171,18 +171,18 @@ def _oracle(plan: Plan, truth: Truth, status: str) -> Oracle:
         reading=accuracy_reading(
             nearer.standing,
             status,
-            ratio=nodes[plan.model.graph.output].ratio,
+            ratio=nodes[study.model.graph.output].ratio,
             reference=nearer.reference.estimate,
             candidate=nearer.candidate.estimate,
             change=(nearer.change.low, nearer.change.high),
         ),
-        layers=tuple(_closing(plan, nodes)),
+        layers=tuple(_closing(study, nodes)),
         nodes=tuple(_node(record) for record in nodes.values()),
     )
 
 
-def _closing(plan: Plan, nodes: dict[str, NodeDistances]) -> Iterator[OracleNode]:
-    for segment in plan.model.graph.segments:
+def _closing(study: Study, nodes: dict[str, NodeDistances]) -> Iterator[OracleNode]:
+    for segment in study.model.graph.segments:
         distances = [nodes[node.name] for node in segment.nodes if node.name in nodes]
         if distances and segment.name != "before":
             yield _node(distances[-1])

@@ -13,7 +13,7 @@ from moeparity.bisection.flips.census import Census
 from moeparity.bisection.flips.observe import CENSUS
 from moeparity.bisection.observers import seen_metrics
 from moeparity.bisection.per_token.data import PerToken
-from moeparity.bisection.plan import Plan
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import Trials
 from moeparity.bisection.updates.measure import LOG_PROBS, split_of
 from moeparity.bisection.watch import SectionObserver, Watch
@@ -68,18 +68,18 @@ class Tokens(SectionObserver):
         return self.values
 
 
-def observer(plan: Plan, trials: Trials) -> Tokens:
+def observer(study: Study, trials: Trials) -> Tokens:
     """The observer of both sides."""
-    ids, _, scored = plan.outcomes_on_device
+    ids, _, scored = study.outcomes_on_device
     return Tokens(
-        output=plan.model.graph.scores,
+        output=study.model.graph.scores,
         input_ids=ids,
         loss_mask=scored,
-        sampled_from=plan.recipe.tokens.sampler,
+        sampled_from=study.recipe.tokens.sampler,
     )
 
 
-def bytes_per_token(plan: Plan) -> int:
+def bytes_per_token(study: Study) -> int:
     """How many bytes the observer keeps for each token."""
     return _VALUES * torch.float32.itemsize
 
@@ -89,7 +89,7 @@ TOKEN_VALUES: Final[Watch[Tensor]] = Watch("per_token", observer, bytes_per_toke
 
 def measure(of: Context) -> PerToken | None:
     """Every token; None if the pass had no observer for it."""
-    values, tokens = of.observed.of_watch(TOKEN_VALUES), of.plan.tokens
+    values, tokens = of.observed.of_watch(TOKEN_VALUES), of.study.tokens
     if values is None:
         return None
     first = torch.zeros_like(tokens.loss_mask)
@@ -111,11 +111,11 @@ def measure(of: Context) -> PerToken | None:
 
 def _update_parts(of: Context) -> Any:
     """The parts of each token; None where no weights change."""
-    across = split_of(of.plan, of.observed.of_watch(LOG_PROBS))
+    across = split_of(of.study, of.observed.of_watch(LOG_PROBS))
     if across is None:
         return None
     finite, parts = across.split.finite, torch.stack(across.split.parts)
-    values = torch.zeros(len(parts), *of.plan.tokens.input_ids.shape, dtype=torch.float64)
+    values = torch.zeros(len(parts), *of.study.tokens.input_ids.shape, dtype=torch.float64)
     values[:, across.sequence[finite], across.position[finite]] = parts[:, finite]
     return values.numpy()
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 
 from moeparity.bisection.context import Context, Measure
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.provenance.data import FileDigest, Provenance
+from moeparity.bisection.study import Study
 from moeparity.errors import Where, display_path
 from moeparity.inputs.machine import cpu_name, device_name, versions
 from moeparity.plan.spec import reader
@@ -23,37 +23,37 @@ WHOLE = 1 << 30
 
 def measure(of: Context) -> Provenance:
     """What this run was made from."""
-    plan, recipe = of.plan, of.plan.recipe
-    tokens = reader.find_file(recipe.tokens.file, Where(plan.path, recipe.tokens.line_of("file")), "token file")
+    study, recipe = of.study, of.study.recipe
+    tokens = reader.find_file(recipe.tokens.file, Where(study.path, recipe.tokens.line_of("file")), "token file")
     return Provenance(
-        recipe=_whole(plan.path),
+        recipe=_whole(study.path),
         tokens=_whole(tokens),
-        weights=tuple(_weights(plan)),
+        weights=tuple(_weights(study)),
         versions=tuple(versions().items()),
         system=f"{platform.system()} {platform.machine()}",
         cpu=cpu_name(),
         capability=torch.backends.cpu.get_cpu_capability(),
-        device=device_name(plan.model.device),
+        device=device_name(study.model.device),
         threads=torch.get_num_threads(),
-        trace=tuple(_trace(plan)),
+        trace=tuple(_trace(study)),
     )
 
 
-def _weights(plan: Plan) -> Iterator[FileDigest]:
+def _weights(study: Study) -> Iterator[FileDigest]:
     """The weights' files and config.json; nothing if the weights are random."""
-    if plan.recipe.synthetic is not None:
+    if study.recipe.synthetic is not None:
         return
-    files = sorted({entry.file for entry in plan.model.weights.checkpoint.entries.values()})
+    files = sorted({entry.file for entry in study.model.weights.checkpoint.entries.values()})
     few = sum(file.stat().st_size for file in files) <= WHOLE
-    for file in (plan.model.folder / "config.json", *files):
+    for file in (study.model.folder / "config.json", *files):
         yield _whole(file) if few or file.suffix != ".safetensors" else _header(file)
 
 
-def _trace(plan: Plan) -> Iterator[FileDigest]:
+def _trace(study: Study) -> Iterator[FileDigest]:
     """The files of a recorded candidate and of the baseline: the records, which have the digest of every value, and the
     tensors.
     """
-    folders = [run.folder for run in (plan.recorded, plan.good_run) if run is not None]
+    folders = [run.folder for run in (study.recorded, study.good_run) if run is not None]
     files = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
     few = sum(file.stat().st_size for file in files) <= WHOLE
     for file in files:

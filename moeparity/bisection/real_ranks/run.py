@@ -12,9 +12,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.real_ranks.data import RealRanks, SideOnRanks, Site
 from moeparity.bisection.real_ranks.show import real_ranks_reading
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import walker
 from moeparity.engine.live_ranks import LiveRanks, Reduction
 from moeparity.engine.values import Block
@@ -26,7 +26,7 @@ from moeparity.ops.placement import NONE
 from moeparity.plan.address import role
 from moeparity.plan.attention_groups import computed_apart
 from moeparity.plan.borders import ends, stage_of
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.sides import Side
 from moeparity.probe.collective import COLLECTIVES, in_job
 from moeparity.probe.find import probe
@@ -48,22 +48,22 @@ def job(device: str) -> Iterator[None]:
         yield
 
 
-def on_real_ranks(plan: Plan, progress: Callback | None = None) -> RealRanks:
+def on_real_ranks(study: Study, progress: Callback | None = None) -> RealRanks:
     """Run both sides, if they are spread over ranks, on the ranks of the job that this process has joined. All
     processes of the job call this, and get the same result.
 
     Raises SpecError if the job's number of processes is not the plan's number of ranks, RankError if its ranks are not
     in step, and MoeparityError for a job of one process or a side that cannot be run.
     """
-    plan.refuse_recorded("--ranks real")
-    sides = {name: side for name, side in plan.sides.items() if ranks_of(side) > 1}
-    _refuse_world(plan, {name: ranks_of(side) for name, side in sides.items()})
+    study.refuse_recorded("--ranks real")
+    sides = {name: side for name, side in study.sides.items() if ranks_of(side) > 1}
+    _refuse_world(study, {name: ranks_of(side) for name, side in sides.items()})
     # A pass draws from generators of its own, so the states of torch's, which nobody seeded, have no effect.
-    with Guard(extra={"recipe": str(plan.recipe)}, rng="broadcast") as guard:
+    with Guard(extra={"recipe": str(study.recipe)}, rng="broadcast") as guard:
         results = []
         for name, side in sides.items():
             with guard.call(action=name):
-                results.append(_side(plan, name, side, progress))
+                results.append(_side(study, name, side, progress))
         with guard.call(action="probe"):
             results = _identified(results)
     result = RealRanks(backend=str(dist.get_backend()), processes=dist.get_world_size(), sides=tuple(results))
@@ -88,9 +88,9 @@ def ranks_of(side: Side) -> int:
     return stages * max(groups.count, *counts)
 
 
-def _refuse_world(plan: Plan, ranks: Mapping[str, int]) -> None:
+def _refuse_world(study: Study, ranks: Mapping[str, int]) -> None:
     """Raises SpecError if the job has another number of processes than the plan has ranks."""
-    world, where = dist.get_world_size(), Where(plan.path)
+    world, where = dist.get_world_size(), Where(study.path)
     if not ranks:
         raise SpecError(
             f"{where}: --ranks real: neither side lies on more than one rank. Give one of them "
@@ -111,8 +111,8 @@ def _refuse_world(plan: Plan, ranks: Mapping[str, int]) -> None:
         )
 
 
-def _side(plan: Plan, name: str, side: Side, progress: Callback | None) -> SideOnRanks:
-    passes, walk = plan.passes(progress), walker(plan, name, side)
+def _side(study: Study, name: str, side: Side, progress: Callback | None) -> SideOnRanks:
+    passes, walk = study.passes(progress), walker(study, name, side)
     live = LiveRanks(stage_of(side.plan.graph, side.plan.settings))
     simulated, real = _Values(name), _Values(name, live)
     passes.run([walk], [simulated])
@@ -137,7 +137,7 @@ def _from_all(own_value: Any) -> list[Any]:
     return every
 
 
-def _sites(plan: BoundGraph, reductions: Mapping[str, Sequence[Reduction]], stages: int) -> Iterator[Site]:
+def _sites(plan: Plan, reductions: Mapping[str, Sequence[Reduction]], stages: int) -> Iterator[Site]:
     """The sums that were reduced, with layers that are alike taken together. A message that several ranks of one stage
     saw counts once; the stages' numbers are added up.
     """

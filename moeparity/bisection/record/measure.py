@@ -12,7 +12,6 @@ from torch import Tensor
 from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.floor.measure import floor_sides
 from moeparity.bisection.floor.show import AT_THE_FLOOR
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.record.compare import Compared, excess
 from moeparity.bisection.record.data import (
     LayerRecord,
@@ -31,8 +30,9 @@ from moeparity.bisection.record.data import (
 from moeparity.bisection.record.last_digit import half_units
 from moeparity.bisection.record.observe import RECORDED, RECORDED_BY_OTHER, Records, recorder
 from moeparity.bisection.record.show import record_reading
-from moeparity.bisection.trials import Kind, Trial, TrialKey, Trials
-from moeparity.engine.walker import Name
+from moeparity.bisection.study import Study
+from moeparity.bisection.trials import Trial, TrialKey, TrialKind, Trials
+from moeparity.engine.walker import WalkerName
 from moeparity.errors import Where
 from moeparity.logs.diagnosis import Observer
 from moeparity.logs.diagnosis.finding import Finding
@@ -102,25 +102,25 @@ def _advice(finding: Finding, side: str) -> str:
     return f'`set: {{"log_probs:temperature": {value:.2g}}}` on the {side} (docs/log-probs.md). {finding.advice}'
 
 
-def trials(plan: Plan, trials: Trials) -> Trials:
+def trials(study: Study, trials: Trials) -> Trials:
     """The side that sampled in other micro-batches and with drawn orders, whatever `floor:` says; none if its engine
     recorded nothing.
     """
-    tokens = plan.tokens
-    return {} if tokens.logprobs is None and tokens.routed_experts is None else _draws(plan, "record")
+    tokens = study.tokens
+    return {} if tokens.logprobs is None and tokens.routed_experts is None else _draws(study, "record")
 
 
-def other_trials(plan: Plan, trials: Trials) -> Trials:
+def other_trials(study: Study, trials: Trials) -> Trials:
     """The same of the other side, if its engine left a record."""
-    return {} if plan.tokens.trainer_logprobs is None else _draws(plan, "other record")
+    return {} if study.tokens.trainer_logprobs is None else _draws(study, "other record")
 
 
-def _draws(plan: Plan, kind: Kind) -> Trials:
-    name = recorder(plan, kind)
+def _draws(study: Study, kind: TrialKind) -> Trials:
+    name = recorder(study, kind)
     # A trace is no side that could be run anew.
-    if plan.recorded is not None and name == CANDIDATE:
+    if study.recorded is not None and name == CANDIDATE:
         return {}
-    sides = floor_sides(plan.sides[name], plan.grid, Where(plan.path))
+    sides = floor_sides(study.sides[name], study.grid, Where(study.path))
     return {TrialKey(kind, of): Trial(side=draw, base=name) for of, draw in sides.items()}
 
 
@@ -128,7 +128,7 @@ def measure(of: Context) -> Recording:
     """The verdict on the record, and how both sides compare with it."""
     records = of.observed.of_watch(RECORDED)
     sides = None if records is None else recorded(records)
-    return Recording(record=_record(of.plan, "record", records, sides), recorded=sides)
+    return Recording(record=_record(of.study, "record", records, sides), recorded=sides)
 
 
 def measure_other(of: Context) -> OtherRecord | None:
@@ -136,14 +136,14 @@ def measure_other(of: Context) -> OtherRecord | None:
     records = of.observed.of_watch(RECORDED_BY_OTHER)
     if records is None:
         return None
-    tokens = of.plan.tokens
+    tokens = of.study.tokens
     assert tokens.trainer_logprobs is not None
     with_both = tokens.recorded & tokens.recorded_by_trainer
     delta = torch.empty(0, dtype=torch.float64)
     if tokens.logprobs is not None:
         delta = tokens.trainer_logprobs[with_both] - tokens.logprobs[with_both]
     return OtherRecord(
-        record=_record(of.plan, "other record", records, recorded(records)),
+        record=_record(of.study, "other record", records, recorded(records)),
         tokens=len(delta),
         mean_abs_delta=float(delta.abs().mean()),
         k3=float(k3(delta).mean()),
@@ -174,30 +174,30 @@ def recorded(records: Records) -> Recorded:
     )
 
 
-def _record(plan: Plan, kind: Kind, records: Records | None, sides: Recorded | None) -> Record:
-    side = recorder(plan, kind)
+def _record(study: Study, kind: TrialKind, records: Records | None, sides: Recorded | None) -> Record:
+    side = recorder(study, kind)
     logprobs = routes = gate = None
     if records is not None and bool(records.mask.any()):
-        logprobs = _logprobs(plan, records)
-        gate = _gate(plan.record_gate if kind == "record" else None, records)
+        logprobs = _logprobs(study, records)
+        gate = _gate(study.record_gate if kind == "record" else None, records)
     if records is not None and any(bool(records.routed[layer].any()) for layer in _layers(records, side)):
         routes = _routes(records)
     verdicts = [part.reproduced for part in (logprobs, routes) if part is not None]
     status: Status = "no record" if not verdicts else "reproduced" if all(verdicts) else "not reproduced"
     record = Record(status=status, side=side, logprobs=logprobs, routes=routes, gate=gate)
     if records is not None and sides is not None and logprobs is not None and not logprobs.reproduced:
-        likely = causes(records, Path(plan.recipe.tokens.file), sampled=kind == "record")
-        record = replace(record, causes=likely, rival=_rival(side, logprobs, sides), pads=_pads(plan, side))
+        likely = causes(records, Path(study.recipe.tokens.file), sampled=kind == "record")
+        record = replace(record, causes=likely, rival=_rival(side, logprobs, sides), pads=_pads(study, side))
     return replace(record, reading=tuple(record_reading(record)))
 
 
-def _pads(plan: Plan, name: str) -> int:
+def _pads(study: Study, name: str) -> int:
     """How many pads the record's side computes besides the tokens; none in a server's steps, packs and recorded
     schedules.
     """
-    side = plan.sides[name]
+    side = study.sides[name]
     dense = not side.schedule.is_flat and side.schedule.pack is None and side.schedule.recorded is None
-    return plan.tokens.pads if dense else 0
+    return study.tokens.pads if dense else 0
 
 
 def _rival(side: str, record: LogprobRecord, sides: Recorded) -> RecordedLogprobs | None:
@@ -207,15 +207,15 @@ def _rival(side: str, record: LogprobRecord, sides: Recorded) -> RecordedLogprob
     return next((logprobs for logprobs in rivals if logprobs.mean_abs_delta <= allowed), None)
 
 
-def _logprobs(plan: Plan, records: Records) -> LogprobRecord:
-    tokens, (compared, last_digit) = records.logprobs, _compared(plan, records)
+def _logprobs(study: Study, records: Records) -> LogprobRecord:
+    tokens, (compared, last_digit) = records.logprobs, _compared(study, records)
     assert tokens is not None
     outside, row = compared.outside, int(compared.delta.nan_to_num(nan=torch.inf).argmax())
     over, _ = compared.excess()
     start = compared.first_position()
     return LogprobRecord(
         tokens=len(compared.delta),
-        scored=int(plan.tokens.loss_mask.sum()),
+        scored=int(study.tokens.loss_mask.sum()),
         sequences=len(torch.unique(compared.sequence)),
         last_digit=last_digit,
         half_unit=float(compared.half_unit.mean()),
@@ -238,12 +238,12 @@ def _logprobs(plan: Plan, records: Records) -> LogprobRecord:
     )
 
 
-def _compared(plan: Plan, records: Records) -> tuple[Compared, str]:
+def _compared(study: Study, records: Records) -> tuple[Compared, str]:
     """The side that stands for the engine against the record, token by token, and how the record is rounded."""
     assert records.logprobs is not None
     mask, of_recorder = records.mask.cpu(), records.of(records.recorder)
     # Left-hand pads do not count as positions of a sequence.
-    positions = plan.tokens.attention_mask.cumsum(-1) - 1
+    positions = study.tokens.attention_mask.cumsum(-1) - 1
     half_unit, last_digit = half_units(records.logprobs.cpu()[mask])
     draws = {_name(key): (records.of(key) - of_recorder).abs() for key in records.draws}
     floors = {name: draw for name, draw in draws.items() if bool(draw.isfinite().all())}
@@ -258,7 +258,7 @@ def _compared(plan: Plan, records: Records) -> tuple[Compared, str]:
     return compared, last_digit
 
 
-def _name(key: Name) -> str:
+def _name(key: WalkerName) -> str:
     """The name of a draw in a report."""
     assert isinstance(key, TrialKey)
     return key.of if key.kind in {"record", "other record"} else f"order of arrival, draw {key.draw}"
@@ -305,12 +305,12 @@ def _layer_records(records: Records, layers: list[int]) -> Iterator[LayerRecord]
         )
 
 
-def _layers(records: Records, walker: Name) -> list[int]:
+def _layers(records: Records, walker: WalkerName) -> list[int]:
     """The layers with records in which this walker was seen to route."""
     return [layer for layer in records.routed if (walker, layer) in records.other_sets]
 
 
-def _other_sets(records: Records, walker: Name) -> Tensor:
+def _other_sets(records: Records, walker: WalkerName) -> Tensor:
     """How many token-layers of each sequence have another set, over all layers: fp64 [B]."""
     counts = [records.other_sets[walker, layer] for layer in _layers(records, walker)]
     return sum(counts, torch.zeros(len(records.mask))).double()

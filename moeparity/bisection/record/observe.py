@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from moeparity.bisection.observers import reports
-from moeparity.bisection.plan import Plan
-from moeparity.bisection.trials import Kind, Trials
+from moeparity.bisection.study import Study
+from moeparity.bisection.trials import TrialKind, Trials
 from moeparity.bisection.watch import SectionObserver, Watch
 from moeparity.engine.view import Ids, NodeView
-from moeparity.engine.walker import Name
+from moeparity.engine.walker import WalkerName
 from moeparity.metrics.tokens import log_probs, scored_parts
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 
@@ -36,14 +36,14 @@ class Records(SectionObserver):
 
     output: str
     recorder: str
-    draws: Sequence[Name]
+    draws: Sequence[WalkerName]
     input_ids: Tensor
     mask: Tensor
     logprobs: Tensor | None
     routed_experts: Tensor | None
-    computed: dict[Name, list[Tensor]] = field(default_factory=dict)
+    computed: dict[WalkerName, list[Tensor]] = field(default_factory=dict)
     routed: dict[int, Tensor] = field(default_factory=dict)
-    other_sets: dict[tuple[Name, int], Tensor] = field(default_factory=dict)
+    other_sets: dict[tuple[WalkerName, int], Tensor] = field(default_factory=dict)
 
     def join(self, part: Records, rows: slice) -> None:
         """Add what another observer saw of later waves, the sequences `rows`."""
@@ -81,19 +81,19 @@ class Records(SectionObserver):
                 key = (walker, layer)
                 self.other_sets.setdefault(key, torch.zeros_like(self.routed[layer]))[rows] = others.sum(-1).cpu()
 
-    def delta(self, walker: Name) -> Tensor:
+    def delta(self, walker: WalkerName) -> Tensor:
         """log P of the walker minus the recorded one, at the tokens of `mask` in order: fp64 [N], in nats."""
         recorded = torch.empty(0, dtype=torch.float64) if self.logprobs is None else self.logprobs[self.mask].cpu()
         return self.of(walker) - recorded
 
-    def of(self, walker: Name) -> Tensor:
+    def of(self, walker: WalkerName) -> Tensor:
         """log P of the walker at the tokens of `mask` in order: fp64 [N], in nats."""
         return torch.cat([torch.empty(0, dtype=torch.float64), *self.computed.get(walker, [])])
 
 
 def logprobs_of(
-    view: NodeView, walkers: Iterable[Name], input_ids: Tensor, mask: Tensor
-) -> Iterator[tuple[Name, Tensor]]:
+    view: NodeView, walkers: Iterable[WalkerName], input_ids: Tensor, mask: Tensor
+) -> Iterator[tuple[WalkerName, Tensor]]:
     """`chosen_logprobs` of several walkers, on the CPU, from a view of the node from which log-probabilities are read.
     Of equal bits they are computed once.
     """
@@ -123,39 +123,39 @@ def same_sets(x: Tensor, y: Tensor) -> Tensor:
     return (x.sort(-1).values == y.sort(-1).values).all(-1)
 
 
-def recorder(plan: Plan, kind: Kind) -> str:
+def recorder(study: Study, kind: TrialKind) -> str:
     """The side that stands for the engine of a record."""
-    sampler = plan.recipe.tokens.sampler
+    sampler = study.recipe.tokens.sampler
     if kind == "record":
         return sampler
     return REFERENCE if sampler == CANDIDATE else CANDIDATE
 
 
-def observer(plan: Plan, trials: Trials) -> Records | None:
+def observer(study: Study, trials: Trials) -> Records | None:
     """The observer of both sides and of draws of the one that sampled; None if its engine recorded nothing."""
-    tokens = plan.tokens
+    tokens = study.tokens
     if tokens.logprobs is None and tokens.routed_experts is None:
         return None
-    return _observer(plan, trials, "record", tokens.logprobs, tokens.recorded, tokens.routed_experts)
+    return _observer(study, trials, "record", tokens.logprobs, tokens.recorded, tokens.routed_experts)
 
 
-def other_observer(plan: Plan, trials: Trials) -> Records | None:
+def other_observer(study: Study, trials: Trials) -> Records | None:
     """The same for the engine that did not sample."""
-    tokens = plan.tokens
+    tokens = study.tokens
     if tokens.trainer_logprobs is None:
         return None
-    return _observer(plan, trials, "other record", tokens.trainer_logprobs, tokens.recorded_by_trainer, None)
+    return _observer(study, trials, "other record", tokens.trainer_logprobs, tokens.recorded_by_trainer, None)
 
 
 def _observer(
-    plan: Plan, trials: Trials, kind: Kind, logprobs: Tensor | None, mask: Tensor, routed_experts: Tensor | None
+    study: Study, trials: Trials, kind: TrialKind, logprobs: Tensor | None, mask: Tensor, routed_experts: Tensor | None
 ) -> Records:
-    device, side = plan.model.device, recorder(plan, kind)
+    device, side = study.model.device, recorder(study, kind)
     return Records(
-        output=plan.model.graph.scores,
+        output=study.model.graph.scores,
         recorder=side,
         draws=tuple(key for key in trials if key.kind == kind or (key.kind == "arrival" and key.of == side)),
-        input_ids=plan.tokens.input_ids.to(device),
+        input_ids=study.tokens.input_ids.to(device),
         mask=mask.to(device),
         logprobs=None if logprobs is None else logprobs.to(device),
         routed_experts=None if routed_experts is None else routed_experts.to(device),

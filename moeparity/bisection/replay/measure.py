@@ -9,10 +9,10 @@ from typing import Final
 
 from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.replay.data import PlantedTrap, Replay, ReplayedToggle, Rung
 from moeparity.bisection.replay.show import replay_reading
 from moeparity.bisection.replay.traps import TRAPS
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import Trial, TrialKey, Trials, alone
 from moeparity.engine.routes import (
     IDS,
@@ -27,7 +27,7 @@ from moeparity.engine.routes import (
     Routes,
     replayed_plan,
 )
-from moeparity.engine.walker import Name
+from moeparity.engine.walker import WalkerName
 from moeparity.errors import SpecError
 from moeparity.metrics.interval import token_mean
 from moeparity.metrics.tokens import SequenceSums
@@ -38,23 +38,23 @@ _ABOVE: Final[dict[Routes, Routes]] = {WEIGHTS: IDS, ORDER: WEIGHTS, IDS_AND_KEY
 """The rung with which another one than the natural is compared, to say what it takes over more."""
 
 
-def trials(plan: Plan, trials: Trials) -> Trials:
+def trials(study: Study, trials: Trials) -> Trials:
     """Trials with forced routes; mixtures whose routes cannot be forced are left out.
 
     None without a router, or if the recipe asks for no ladder.
     """
-    if not plan.recipe.replay or not any(node.op.role.routes for node in plan.model.graph.nodes):
+    if not study.recipe.replay or not any(node.op.role.routes for node in study.model.graph.nodes):
         return {}
-    whole = {toggle.name for toggle in plan.trial_toggles}
-    keys = (KEYS, IDS_AND_KEYS) if _may_force_keys(plan) else ()
-    sides = {TrialKey("candidate", forced=routes): plan.candidate for routes in (*REPLAYED, LOGITS, *keys)}
+    whole = {toggle.name for toggle in study.trial_toggles}
+    keys = (KEYS, IDS_AND_KEYS) if _may_force_keys(study) else ()
+    sides = {TrialKey("candidate", forced=routes): study.candidate for routes in (*REPLAYED, LOGITS, *keys)}
     sides |= {
         replace(key, forced=IDS): trial.side for key, trial in trials.items() if key.kind == "alone" and key.of in whole
     }
     forced_trials: Trials = {}
     for key, side in sides.items():
         with suppress(SpecError):
-            replayed_plan(side.plan, plan.reference.plan)
+            replayed_plan(side.plan, study.reference.plan)
             assert key.forced != "natural"
             routes = Forced(of=REFERENCE, replayed=key.forced)
             forced_trials[key] = Trial(
@@ -65,10 +65,10 @@ def trials(plan: Plan, trials: Trials) -> Trials:
 
 def measure(of: Context) -> Replay | None:
     """The ladder; None if the recipe asks for none."""
-    plan, observed = of.plan, of.observed
-    if not plan.recipe.replay:
+    study, observed = of.study, of.observed
+    if not study.recipe.replay:
         return None
-    if not any(node.op.role.routes for node in plan.model.graph.nodes):
+    if not any(node.op.role.routes for node in study.model.graph.nodes):
         return Replay(rungs=(), toggles=(), reading=("The model has no router, so there are no routes to force.",))
     rungs = tuple(_rungs(observed))
     if len(rungs) <= len(REPLAYED):
@@ -76,21 +76,21 @@ def measure(of: Context) -> Replay | None:
         return Replay(rungs=(), toggles=(), reading=(reason,))
     return Replay(
         rungs=rungs,
-        toggles=tuple(_toggles(plan, observed)),
+        toggles=tuple(_toggles(study, observed)),
         reading=tuple(replay_reading(rungs, flips=rungs[0].set_flips > 0)),
         traps=tuple(_traps(observed)),
     )
 
 
-def _may_force_keys(plan: Plan) -> bool:
+def _may_force_keys(study: Study) -> bool:
     """Whether there is an indexer, and both sides count keys from the same one."""
-    steps = [plan.walked(side) for side in plan.sides.values()]
-    has_indexer = any(node.op.role.picks for node in plan.model.graph.nodes)
+    steps = [study.walked(side) for side in study.sides.values()]
+    has_indexer = any(node.op.role.picks for node in study.model.graph.nodes)
     return has_indexer and all(isinstance(of_side, MicroBatches) for of_side in steps)
 
 
 def _rungs(observed: Observed) -> Iterator[Rung]:
-    rungs: list[tuple[Routes, Name]] = [(NATURAL, CANDIDATE)]
+    rungs: list[tuple[Routes, WalkerName]] = [(NATURAL, CANDIDATE)]
     rungs += [(routes, TrialKey("candidate", forced=routes)) for routes in (*REPLAYED, LOGITS, KEYS, IDS_AND_KEYS)]
     of_rung: dict[Routes, SequenceSums] = {}
     for routes, walker in rungs:
@@ -101,7 +101,7 @@ def _rungs(observed: Observed) -> Iterator[Rung]:
         yield _rung(routes, walker, of_rung[routes], above, observed)
 
 
-def _rung(routes: Routes, walker: Name, sums: SequenceSums, sums_above: SequenceSums, observed: Observed) -> Rung:
+def _rung(routes: Routes, walker: WalkerName, sums: SequenceSums, sums_above: SequenceSums, observed: Observed) -> Rung:
     change = token_mean(sums.kl_candidate_reference - sums_above.kl_candidate_reference, sums.tokens)
     flips = observed.routes.total(walker)
     assert flips is not None, "a model with a router whose routes are seen"
@@ -137,8 +137,8 @@ def _traps(observed: Observed) -> Iterator[PlantedTrap]:
         )
 
 
-def _toggles(plan: Plan, observed: Observed) -> Iterator[ReplayedToggle]:
-    for toggle in plan.whole_toggles:
+def _toggles(study: Study, observed: Observed) -> Iterator[ReplayedToggle]:
+    for toggle in study.whole_toggles:
         key, forced = alone(toggle), replace(alone(toggle), forced=IDS)
         yield ReplayedToggle(name=toggle.name, alone=_kl(observed, key), alone_forced=_kl(observed, forced))
 

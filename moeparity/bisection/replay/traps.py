@@ -11,8 +11,8 @@ from torch import Tensor
 
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.observers import Logits
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.pieces import PieceStore
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import TrialKey, walker
 from moeparity.bisection.watch import Search
 from moeparity.engine.routes import IDS, ORDER, WEIGHTS, Recorded, Replayed, by_slot, replayed_plan, tables
@@ -63,26 +63,26 @@ class _Routes:
 
 
 def search(
-    plan: Plan,
+    study: Study,
     observed: Observed,
     progress: Callback | None,
     store: PieceStore | None,
 ) -> tuple[Planted, ...] | None:
     """What each mistake gives; None where the ladder has no rung of forced ids."""
-    if not plan.recipe.replay or TrialKey("candidate", forced=IDS) not in observed.logits.walkers:
+    if not study.recipe.replay or TrialKey("candidate", forced=IDS) not in observed.logits.walkers:
         return None
-    passes, routes = plan.passes(progress), _Routes()
-    reference = walker(plan, REFERENCE, plan.reference)
+    passes, routes = study.passes(progress), _Routes()
+    reference = walker(study, REFERENCE, study.reference)
     passes.run([reference], [routes])
     kinds: dict[str, Replayed] = {}
     trials = []
-    for name, kind, trial in _trials(plan, routes):
+    for name, kind, trial in _trials(study, routes):
         kinds[name] = kind
         trials.append(trial)
     planted = []
 
     def observing(trials: Sequence[Walker]) -> list[Logits]:
-        return [Logits.of(plan, [trial.name for trial in trials])]
+        return [Logits.of(study, [trial.name for trial in trials])]
 
     for finished in passes.try_all([reference], trials, observing):
         (logits,) = finished.observers
@@ -92,32 +92,32 @@ def search(
     return tuple(planted)
 
 
-def _trials(plan: Plan, routes: _Routes) -> Iterator[tuple[str, Replayed, Walker]]:
+def _trials(study: Study, routes: _Routes) -> Iterator[tuple[str, Replayed, Walker]]:
     """The walkers of all mistakes: the name, what is taken over, and the walker."""
-    graph, (_, mask, _), grid = plan.model.graph, plan.tokens_on_device, plan.grid
+    graph, (_, mask, _), grid = study.model.graph, study.tokens_on_device, study.grid
     ids = routes.tables(graph, 0)
     # No record has routes of padding.
     natural = torch.stack(list(ids.values()), 2).masked_fill(~mask[..., None, None], NO_ROUTE).cpu()
-    replays = [(trap.name, natural, trap.replay) for trap in _mistakes(plan)]
-    if plan.tokens.routed_experts is not None:
-        replays.insert(0, (RECORD, plan.tokens.routed_experts.cpu(), Replay()))
+    replays = [(trap.name, natural, trap.replay) for trap in _mistakes(study)]
+    if study.tokens.routed_experts is not None:
+        replays.insert(0, (RECORD, study.tokens.routed_experts.cpu(), Replay()))
     for name, recorded, replay in replays:
         of_trainer = replayed(recorded, mask, grid.prompts, replay)
-        trial = walker(plan, name, plan.candidate)
+        trial = walker(study, name, study.candidate)
         if replay.by_slot:
             yield name, IDS, replace(trial, grafts=by_slot(of_trainer, graph))
         else:
             of_trainer = of_trainer.to(mask.device)
             yield name, IDS, replace(trial, routes=Recorded(of=tables(of_trainer, graph), replayed=IDS))
     sorted_ids = by_slot(natural.sort(-1).values, graph)
-    yield OWN_WEIGHTS, IDS, replace(walker(plan, OWN_WEIGHTS, plan.candidate), grafts=sorted_ids)
-    if _may_take_weights(plan):
-        yield from _of_slots(plan, ids, routes.tables(graph, 1))
+    yield OWN_WEIGHTS, IDS, replace(walker(study, OWN_WEIGHTS, study.candidate), grafts=sorted_ids)
+    if _may_take_weights(study):
+        yield from _of_slots(study, ids, routes.tables(graph, 1))
 
 
-def _mistakes(plan: Plan) -> list[Trap]:
+def _mistakes(study: Study) -> list[Trap]:
     """Routes of other places, and those that a record does not have, as far as these tokens and layers have any."""
-    graph, grid = plan.model.graph, plan.grid
+    graph, grid = study.model.graph, study.grid
     routed = [node.layer for node in graph.nodes if node.op.role.routes and node.layer is not None]
     lengths = [grid.tokens(row) for row in range(grid.sequences)]
     places = displaced(layers=len(routed), pads=len(set(lengths)) > 1)
@@ -126,22 +126,24 @@ def _mistakes(plan: Plan) -> list[Trap]:
     return [*places, *missing]
 
 
-def _may_take_weights(plan: Plan) -> bool:
-    return replayed_plan(plan.candidate.plan, plan.reference.plan) is plan.reference.plan
+def _may_take_weights(study: Study) -> bool:
+    return replayed_plan(study.candidate.plan, study.reference.plan) is study.reference.plan
 
 
-def expected_traps(plan: Plan) -> int:
+def expected_traps(study: Study) -> int:
     """How many replays are planted beyond the first pass; 0 without a ladder, or if no routes can be forced."""
-    if not plan.recipe.replay or not any(node.op.role.routes for node in plan.model.graph.nodes):
+    if not study.recipe.replay or not any(node.op.role.routes for node in study.model.graph.nodes):
         return 0
     try:
-        of_slots = 2 * _may_take_weights(plan)
+        of_slots = 2 * _may_take_weights(study)
     except SpecError:
         return 0
-    return len(_mistakes(plan)) + (plan.tokens.routed_experts is not None) + 1 + of_slots
+    return len(_mistakes(study)) + (study.tokens.routed_experts is not None) + 1 + of_slots
 
 
-def _of_slots(plan: Plan, ids: dict[str, Tensor], weights: dict[str, Tensor]) -> Iterator[tuple[str, Replayed, Walker]]:
+def _of_slots(
+    study: Study, ids: dict[str, Tensor], weights: dict[str, Tensor]
+) -> Iterator[tuple[str, Replayed, Walker]]:
     """Replays of experts that were sorted by their number, beside weights that were not, or that were moved along."""
     orders = {value: rows.sort(-1) for value, rows in ids.items()}
     of_ids = {value: order.values.flatten(0, 1) for value, order in orders.items()}
@@ -153,7 +155,7 @@ def _of_slots(plan: Plan, ids: dict[str, Tensor], weights: dict[str, Tensor]) ->
     kinds: tuple[tuple[str, Replayed, dict[str, Tensor]], ...]
     kinds = ((BESIDE_OTHERS, WEIGHTS, unmoved), (BY_EXPERT, ORDER, moved))
     for name, kind, of_weights in kinds:
-        trial = walker(plan, name, plan.candidate)
+        trial = walker(study, name, study.candidate)
         yield name, kind, replace(trial, routes=Recorded(of=of_ids | of_weights, replayed=kind))
 
 

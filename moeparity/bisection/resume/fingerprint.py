@@ -17,7 +17,7 @@ import torch
 from pydantic import BaseModel
 
 from moeparity import paths
-from moeparity.bisection.plan import Plan
+from moeparity.bisection.study import Study
 from moeparity.inputs.machine import cpu_name, device_name, matmul_precision
 from moeparity.inputs.weights.source import Source
 from moeparity.plan.sides import Side
@@ -42,9 +42,9 @@ _PROCESS = secrets.token_hex(16)
 """A token that no other process has."""
 
 
-def fingerprint(plan: Plan) -> str:
-    """64 hex digits for a plan on this machine, in this environment, with this version of moeparity."""
-    return joined(parts(plan))
+def fingerprint(study: Study) -> str:
+    """64 hex digits for a study on this machine, in this environment, with this version of moeparity."""
+    return joined(parts(study))
 
 
 def joined(parts: Mapping[str, str]) -> str:
@@ -52,24 +52,24 @@ def joined(parts: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(sorted(parts.items())).encode()).hexdigest()
 
 
-def parts(plan: Plan) -> dict[str, str]:
+def parts(study: Study) -> dict[str, str]:
     """The parts of the fingerprint, a hash each, so that a message can say which of them changed."""
     contents = {
-        "recipe": plan.recipe,
-        "sides": {"reference": _side(plan.reference), "candidate": _side(plan.candidate)},
-        "oracle": None if plan.oracle is None else _side(plan.oracle),
-        "toggles": [(t.name, t.kind, t.reference, t.candidate, t.nodes) for t in plan.toggles],
-        "tokens": plan.tokens,
-        "digests": plan.digests,
-        "weights": _files(plan.model.weights.checkpoint, plan.model.folder / "config.json"),
-        "other weights": [_files(source) for _, source in sorted(plan.model.weights.others.items())],
-        "trace": None if plan.recorded is None else _trace(plan.recorded.folder),
-        "baseline": None if plan.good_run is None else _trace(plan.good_run.folder),
-        "graph": [paths.contents(path, "YAML file") for path in reader.graph_files(plan.model.graph.path)],
-        "machine": _machine(plan.model.device),
+        "recipe": study.recipe,
+        "sides": {"reference": _side(study.reference), "candidate": _side(study.candidate)},
+        "oracle": None if study.oracle is None else _side(study.oracle),
+        "toggles": [(t.name, t.kind, t.reference, t.candidate, t.nodes) for t in study.toggles],
+        "tokens": study.tokens,
+        "digests": study.digests,
+        "weights": _files(study.model.weights.checkpoint, study.model.folder / "config.json"),
+        "other weights": [_files(source) for _, source in sorted(study.model.weights.others.items())],
+        "trace": None if study.recorded is None else _trace(study.recorded.folder),
+        "baseline": None if study.good_run is None else _trace(study.good_run.folder),
+        "graph": [paths.contents(path, "YAML file") for path in reader.graph_files(study.model.graph.path)],
+        "machine": _machine(study.model.device),
         "source": source(),
         # What users' functions import is unknown, so no run can be known to be the same in another process.
-        "functions": _PROCESS if plan.functions else None,
+        "functions": _PROCESS if study.functions else None,
     }
     return {name: digest(content) for name, content in contents.items()}
 

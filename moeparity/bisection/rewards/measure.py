@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from moeparity.bisection.context import Context, Measure
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.rewards.data import Rewards
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import Trials
 from moeparity.bisection.watch import SectionObserver, Watch
 from moeparity.engine.view import NodeView
@@ -48,10 +48,10 @@ class Margins(SectionObserver):
         return self.values
 
 
-def observer(plan: Plan, trials: Trials) -> Margins | None:
+def observer(study: Study, trials: Trials) -> Margins | None:
     """The observer of both sides; None for a language model."""
-    graph = plan.model.graph
-    values = torch.zeros(2, len(plan.tokens.input_ids), dtype=torch.float64)
+    graph = study.model.graph
+    values = torch.zeros(2, len(study.tokens.input_ids), dtype=torch.float64)
     return Margins(graph.scores, values) if graph.pairs else None
 
 
@@ -63,8 +63,8 @@ def measure(of: Context) -> Rewards | None:
     margins = of.observed.of_watch(MARGINS)
     if margins is None:
         return None
-    first = of.plan.first_occurrences
-    chosen = of.plan.tokens.loss_mask.any(1) & (first == torch.arange(len(first)))
+    first = of.study.first_occurrences
+    chosen = of.study.tokens.loss_mask.any(1) & (first == torch.arange(len(first)))
     return rewards(*margins[:, chosen.cpu()])
 
 

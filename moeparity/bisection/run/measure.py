@@ -8,9 +8,9 @@ import torch
 
 from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.run.data import Cost, Run, RunFacts, Variant
 from moeparity.bisection.shares.search import SHARES
+from moeparity.bisection.study import Study
 from moeparity.bisection.tokens.measure import sampling
 from moeparity.bisection.trace.measure import forwards
 from moeparity.errors import display_path
@@ -26,40 +26,40 @@ from moeparity.plan.spec import variant_schema
 
 def measure(of: Context) -> RunFacts:
     """The run, both sides and the cost."""
-    plan, observed = of.plan, of.observed
+    study, observed = of.study, of.observed
     scored = int(observed.logits.sums(CANDIDATE).tokens.sum())
-    variants = 1 + len(observed.logits.walkers) + (plan.oracle is not None)
+    variants = 1 + len(observed.logits.walkers) + (study.oracle is not None)
     return RunFacts(
-        run=run_of(plan, scored, variants),
-        reference=variant(plan.recipe.reference, plan.reference),
-        candidate=_candidate(plan),
+        run=run_of(study, scored, variants),
+        reference=variant(study.recipe.reference, study.reference),
+        candidate=_candidate(study),
         cost=_cost(observed),
     )
 
 
-def run_of(plan: Plan, scored: int, variants: int) -> Run:
+def run_of(study: Study, scored: int, variants: int) -> Run:
     """The run, with its numbers of scored tokens and of walkers that are not shadows."""
-    sequences, length = plan.tokens.input_ids.shape
-    sides = {REFERENCE: plan.reference, CANDIDATE: plan.candidate}
+    sequences, length = study.tokens.input_ids.shape
+    sides = {REFERENCE: study.reference, CANDIDATE: study.candidate}
     return Run(
-        recipe=display_path(plan.path),
-        checkpoint=display_path(plan.model.folder),
-        model_type=plan.model.graph.model_type,
+        recipe=display_path(study.path),
+        checkpoint=display_path(study.model.folder),
+        model_type=study.model.graph.model_type,
         sequences=sequences,
         tokens_per_sequence=length,
         scored_tokens=scored,
-        pairs=plan.model.graph.pairs,
-        sampled_from=plan.recipe.tokens.sampler,
-        device=device_name(plan.model.device),
+        pairs=study.model.graph.pairs,
+        sampled_from=study.recipe.tokens.sampler,
+        device=device_name(study.model.device),
         cpu=cpu_name(),
         torch=str(torch.__version__),
         threads=torch.get_num_threads(),
         variants=variants,
-        pads=plan.tokens.pads,
-        sampling=sampling(plan),
-        formats=plan.model.formats,
-        adapter=None if plan.model.adapter is None else display_path(plan.model.adapter),
-        of_codes=tuple(name for name, side in sides.items() if plan.model.weights.multiplies_codes(side.plan)),
+        pads=study.tokens.pads,
+        sampling=sampling(study),
+        formats=study.model.formats,
+        adapter=None if study.model.adapter is None else display_path(study.model.adapter),
+        of_codes=tuple(name for name, side in sides.items() if study.model.weights.multiplies_codes(side.plan)),
     )
 
 
@@ -102,12 +102,12 @@ def _overrides(variant: variant_schema.Variant) -> Iterator[str]:
         yield f"{'' if number else 'fault: '}{fault.name}"
 
 
-def _candidate(plan: Plan) -> Variant:
+def _candidate(study: Study) -> Variant:
     """The candidate as it ran; for a trace, which is not run, what it shows."""
-    recorded = plan.recorded
+    recorded = study.recorded
     if recorded is None:
-        return variant(plan.recipe.candidate, plan.candidate)
-    profile_name = plan.recipe.candidate.label
+        return variant(study.recipe.candidate, study.candidate)
+    profile_name = study.recipe.candidate.label
     return Variant(
         profile=profile_name, dtype=recorded.dtype, micro_batch=None, schedule=f"forwards: {forwards(recorded)}"
     )

@@ -18,7 +18,7 @@ VERSION = 1
 NAME, LOCK = "run.json", ".moeparity.lock"
 RECIPE, PLAN, REPORT = "recipe.yaml", "plan.json", "report.json"
 
-Kind = Literal["bisect", "sweep", "flips", "mine"]
+RunKind = Literal["bisect", "sweep", "flips", "mine"]
 
 
 class Outcome(BaseModel):
@@ -39,7 +39,7 @@ class RunFile(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    kind: Kind
+    kind: RunKind
     recipe: str
     request: dict[str, Any]
     parts: dict[str, str]

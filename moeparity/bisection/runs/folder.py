@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from moeparity import paths
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.codec import Codec
 from moeparity.bisection.resume.fingerprint import joined, parts
 from moeparity.bisection.resume.pieces import PieceStore
-from moeparity.bisection.runs.file import LOCK, NAME, PLAN, RECIPE, REPORT, Kind, Outcome, RunFile, read_run
+from moeparity.bisection.runs.file import LOCK, NAME, PLAN, RECIPE, REPORT, Outcome, RunFile, RunKind, read_run
 from moeparity.bisection.runs.hold import locked, utc_time
 from moeparity.bisection.runs.surroundings import environment, plan_record
+from moeparity.bisection.study import Study
 from moeparity.errors import RunError, Where, display_path, listed
 from moeparity.output.writing import write_text, write_whole
 from moeparity.progress import Callback, on_interruption
@@ -59,7 +59,7 @@ class Result(Protocol):
 class RunFolder:
     """A run's folder, while this process holds it."""
 
-    def __init__(self, folder: Path, kind: Kind, recipe: Path, request: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, kind: RunKind, recipe: Path, request: Mapping[str, Any]) -> None:
         """Raises RunError for a folder that has anything in it and was not written by a run of this kind."""
         self.folder, self.kind, self.recipe, self.request = folder, kind, recipe, dict(request)
         self.file: RunFile | None = None
@@ -80,27 +80,27 @@ class RunFolder:
         """Whether everything of the run is kept; nothing is written after that."""
         return self.file is not None and self.file.finished is not None
 
-    def admit(self, plan: Plan, progress: Callback | None = None, *, extra: Mapping[str, str] | None = None) -> None:
-        """Begin the run of a plan, or continue it. `extra`: hashes of whatever else decides the result.
+    def admit(self, study: Study, progress: Callback | None = None, *, extra: Mapping[str, str] | None = None) -> None:
+        """Begin the run of a study, or continue it. `extra`: hashes of whatever else decides the result.
 
         Raises RunError if the folder holds another run.
         """
-        self._admit(plan, {**parts(plan), **(extra or {})}, progress)
+        self._admit(study, {**parts(study), **(extra or {})}, progress)
 
-    def admit_point(self, plan: Plan, point: str, progress: Callback | None = None) -> None:
-        """As `admit`, for one of several points, whose plans differ."""
-        of_plan = parts(plan)
+    def admit_point(self, study: Study, point: str, progress: Callback | None = None) -> None:
+        """As `admit`, for one of several points, whose studies differ."""
+        of_plan = parts(study)
         point_parts = joined({name: value for name, value in of_plan.items() if name not in (*_SHARED, "functions")})
         self._admit(
-            plan, {name: of_plan[name] for name in _SHARED} | {f"point {point}": point_parts}, progress, of_plan
+            study, {name: of_plan[name] for name in _SHARED} | {f"point {point}": point_parts}, progress, of_plan
         )
 
     def pieces(self, codec: Codec) -> PieceStore:
-        """The store for pieces of the plan that was admitted last."""
+        """The store for pieces of the study that was admitted last."""
         return PieceStore(self._fingerprint, codec, run=self.folder)
 
     def together(self, codec: Codec) -> PieceStore:
-        """The store for what is made of all admitted plans together."""
+        """The store for what is made of all admitted studies together."""
         assert self.file is not None
         return PieceStore(joined(self.file.parts), codec, run=self.folder)
 
@@ -156,7 +156,7 @@ class RunFolder:
 
     def _admit(
         self,
-        plan: Plan,
+        study: Study,
         identity: dict[str, str],
         progress: Callback | None,
         of_plan: Mapping[str, str] | None = None,
@@ -164,16 +164,16 @@ class RunFolder:
         self._fingerprint = joined(of_plan or identity)
         # What users' functions import is unknown, so their pieces belong to this process; the run itself does not.
         identity = {name: value for name, value in identity.items() if name != "functions"}
-        self._agree(identity, plan)
-        if self.finished and plan.functions:
+        self._agree(identity, study)
+        if self.finished and study.functions:
             raise RunError(
                 f"--run {Where(self.folder)}: it holds a finished run of users' functions, and what these import is "
                 f"not known, so nobody can say that it is this one. `moeparity runs show {display_path(self.folder)}` "
                 "prints it; name another folder to run."
             )
-        self._begin(identity, plan, progress)
+        self._begin(identity, study, progress)
 
-    def _agree(self, identity: Mapping[str, str], plan: Plan) -> None:
+    def _agree(self, identity: Mapping[str, str], study: Study) -> None:
         if self.file is None:
             return
         stored_parts = self.file.parts
@@ -184,15 +184,15 @@ class RunFolder:
             words = listed([_WORDS.get(name, name) for name in others])
             raise RunError(
                 f"--run {Where(self.folder)}: it holds another run ({self.file.recipe}, begun {self.file.begun}). "
-                f"Not the same: {words}{self._changes(others, plan)}. Nothing was changed; name another folder."
+                f"Not the same: {words}{self._changes(others, study)}. Nothing was changed; name another folder."
             )
 
-    def _changes(self, others: list[str], plan: Plan) -> str:
+    def _changes(self, others: list[str], study: Study) -> str:
         """Which parts of the environment differ, in words."""
         assert self.file is not None
         if not {"machine", "source"}.intersection(others):
             return ""
-        there, own_fields = self.file.environment, environment(plan.model.device)
+        there, own_fields = self.file.environment, environment(study.model.device)
         changed = [
             f"{key} {there[key]} there, {own_fields[key]} here"
             for key in own_fields
@@ -200,7 +200,7 @@ class RunFolder:
         ]
         return f" ({'; '.join(changed[:3])})" if changed else ""
 
-    def _begin(self, identity: Mapping[str, str], plan: Plan, progress: Callback | None) -> None:
+    def _begin(self, identity: Mapping[str, str], study: Study, progress: Callback | None) -> None:
         """Write what is missing of the run: `run.json` first, so that the folder can be recognised as a run's."""
         if self.finished:
             return
@@ -209,16 +209,16 @@ class RunFolder:
             recipe=display_path(self.recipe),
             request=self.request,
             parts={},
-            environment=environment(plan.model.device),
+            environment=environment(study.model.device),
             begun=utc_time(),
         )
         if not identity.items() <= file.parts.items():
             self._write_file(file.model_copy(update={"parts": {**file.parts, **identity}}))
         if not paths.present(self.folder / RECIPE):
-            recipe = paths.contents(plan.path, "YAML file")
+            recipe = paths.contents(study.path, "YAML file")
             write_whole(self.folder / RECIPE, lambda path: path.write_bytes(recipe))
         if not paths.present(self.folder / PLAN):
-            record = plan_record(plan, progress, with_sides=self.kind != "sweep")
+            record = plan_record(study, progress, with_sides=self.kind != "sweep")
             write_text(self.folder / PLAN, json.dumps(record, indent=1, allow_nan=False))
 
     def _write_file(self, file: RunFile) -> None:
@@ -255,7 +255,7 @@ def _outcome(result: Result) -> Outcome:
 
 @contextmanager
 def open_run(
-    folder: str | Path | None, kind: Kind, recipe: str | Path, request: Mapping[str, Any]
+    folder: str | Path | None, kind: RunKind, recipe: str | Path, request: Mapping[str, Any]
 ) -> Iterator[RunFolder | None]:
     """A run's folder, held while the context lasts; None if `folder` is None. Raises RunError."""
     if folder is None:

@@ -16,7 +16,7 @@ from moeparity.bisection.mine.report import Mined
 from moeparity.bisection.report import Report
 from moeparity.bisection.resume.codec import Codec, CodecError, classes_of
 from moeparity.bisection.resume.pieces import read_piece
-from moeparity.bisection.runs.file import Kind, finished_run, kept_bytes
+from moeparity.bisection.runs.file import RunKind, finished_run, kept_bytes
 from moeparity.bisection.sweep.report import Sweep
 from moeparity.errors import RunError, Where
 
@@ -48,7 +48,7 @@ LATER: dict[str, Callable[[Any], object]] = {
     "PerToken.update_parts": _absent(None),
 }
 """How to make fields that runs of earlier versions lack. A section that they did not have yet is absent."""
-_CLASSES: dict[Kind, type[Result]] = {"bisect": Report, "sweep": Sweep, "flips": Flipped, "mine": Mined}
+_CLASSES: dict[RunKind, type[Result]] = {"bisect": Report, "sweep": Sweep, "flips": Flipped, "mine": Mined}
 
 
 def read_report(folder: str | Path) -> Result:

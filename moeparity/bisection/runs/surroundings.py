@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from moeparity.bisection.digests.measure import joined, of_tokens, of_weights
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.fingerprint import source, variables
+from moeparity.bisection.study import Study
 from moeparity.inputs.machine import cpu_name, device_name, matmul_precision, versions
 from moeparity.plan.schedule.settings import described
 from moeparity.plan.sides import Side
@@ -40,30 +40,30 @@ def environment(device: torch.device) -> dict[str, str]:
     }
 
 
-def plan_record(plan: Plan, progress: Callback | None = None, *, with_sides: bool = True) -> dict[str, Any]:
+def plan_record(study: Study, progress: Callback | None = None, *, with_sides: bool = True) -> dict[str, Any]:
     """Both sides' choices at every node, the toggles, and digests of weights and tokens. Reads every weight once.
 
     `with_sides=False` leaves the sides out, for a run that has several plans.
     """
     sides = {
-        "sides": {"reference": _side(plan.reference), "candidate": _side(plan.candidate)},
-        "toggles": [toggle.name for toggle in plan.toggles],
+        "sides": {"reference": _side(study.reference), "candidate": _side(study.candidate)},
+        "toggles": [toggle.name for toggle in study.toggles],
     }
     return {
         "schema": "moeparity.plan/1",
-        "model_type": plan.model.graph.model_type,
-        "tokens": {"sha256": of_tokens(plan.tokens), "shape": list(plan.tokens.input_ids.shape)},
-        "weights": _by_segment(plan, progress),
+        "model_type": study.model.graph.model_type,
+        "tokens": {"sha256": of_tokens(study.tokens), "shape": list(study.tokens.input_ids.shape)},
+        "weights": _by_segment(study, progress),
         **(sides if with_sides else {}),
     }
 
 
-def _by_segment(plan: Plan, progress: Callback | None) -> dict[str, str]:
+def _by_segment(study: Study, progress: Callback | None) -> dict[str, str]:
     """A digest of the weights of each segment (`before`, each layer, `after`), made of its nodes' digests."""
-    of_node = of_weights(plan.model, progress)
+    of_node = of_weights(study.model, progress)
     return {
         segment.name: joined(of_node[node.name] for node in segment.nodes if node.name in of_node)
-        for segment in plan.model.graph.segments
+        for segment in study.model.graph.segments
     }
 
 

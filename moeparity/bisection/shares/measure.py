@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
 from moeparity.bisection.context import Context, Measure, filled
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.shares.data import (
     ApartRow,
     Attribution,
@@ -20,6 +19,7 @@ from moeparity.bisection.shares.data import (
 )
 from moeparity.bisection.shares.places import Places
 from moeparity.bisection.shares.search import SHARES, Searched, parts_of
+from moeparity.bisection.study import Study
 from moeparity.plan import evidence as levels
 from moeparity.plan.toggles import Toggle
 from moeparity.search.by_size import Restored
@@ -36,19 +36,19 @@ Evidence = Mapping[str, str]
 def measure(of: Context) -> Attribution | None:
     """What the searches found; None if the recipe asks for none, or without toggles."""
     blame = of.observed.of_search(SHARES)
-    return None if blame is None else _attribution(blame, of.plan)
+    return None if blame is None else _attribution(blame, of.study)
 
 
-def _evidence(plan: Plan, toggles: Iterable[Toggle]) -> Evidence:
+def _evidence(study: Study, toggles: Iterable[Toggle]) -> Evidence:
     """By name, the lowest level of the values that a toggle switches."""
-    sides = plan.reference.plan, plan.candidate.plan
+    sides = study.reference.plan, study.candidate.plan
     return {toggle.name: levels.in_words(levels.evidence(toggle.members, *sides)) for toggle in toggles}
 
 
-def _attribution(blame: Searched, plan: Plan) -> Attribution:
+def _attribution(blame: Searched, study: Study) -> Attribution:
     """The searches' results in plain numbers."""
-    whole = [member for toggle in plan.whole_toggles for member in (toggle, *parts_of(toggle))]
-    evidence = _evidence(plan, whole)
+    whole = [member for toggle in study.whole_toggles for member in (toggle, *parts_of(toggle))]
+    evidence = _evidence(study, whole)
     return filled(
         Attribution,
         blame,
@@ -62,7 +62,7 @@ def _attribution(blame: Searched, plan: Plan) -> Attribution:
         exhaustive=blame.fixes.exhaustive,
         refused=blame.fixes.refused,
         kept=None if blame.may_stay is None else _kept_row(blame.may_stay, evidence),
-        places=tuple(_places(places, plan) for places in blame.places),
+        places=tuple(_places(places, study) for places in blame.places),
     )
 
 
@@ -132,11 +132,11 @@ def _fix_set(fix: FixSet, evidence: Evidence) -> FixSetRow:
     return filled(FixSetRow, fix, evidence=of_toggles, kl=outcome.value, upper=outcome.upper, exact=outcome.exact)
 
 
-def _places(places: Places, plan: Plan) -> PlacesRow:
+def _places(places: Places, study: Study) -> PlacesRow:
     """Groups of places that `localise` left whole have the evidence of all places, which is the lowest."""
-    evidence = _evidence(plan, places.toggles)
+    evidence = _evidence(study, places.toggles)
     members = [member for toggle in places.toggles for member in toggle.members]
-    lowest = levels.in_words(levels.evidence(members, plan.reference.plan, plan.candidate.plan))
+    lowest = levels.in_words(levels.evidence(members, study.reference.plan, study.candidate.plan))
     groups = {share.name: evidence.get(share.name, lowest) for share in places.shares.shares}
     return filled(
         PlacesRow,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from moeparity.bisection.mixtures import Mixtures
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.pieces import PieceStore
+from moeparity.bisection.study import Study
 from moeparity.ops.quantised import GRIDS, rounds_to_grid
 from moeparity.plan.address import pattern
 from moeparity.plan.difference import Difference
@@ -59,13 +59,13 @@ class PlacesSearched:
     refused: tuple[str, ...]
 
 
-def places(plan: Plan, bounds: Bounds, progress: Callback | None, store: PieceStore | None) -> PlacesSearched:
+def places(study: Study, bounds: Bounds, progress: Callback | None, store: PieceStore | None) -> PlacesSearched:
     """Search by kinds of ops and by layers, each where there are several."""
     searched = []
     runs = []
-    for by, bundled in _bundled(plan).items():
-        mixtures = Mixtures(replace(plan, toggles=tuple(bundled)), progress=progress, store=store, name=f"shares-{by}")
-        searched.append(_places(by, plan, bundled, mixtures, bounds))
+    for by, bundled in _bundled(study).items():
+        mixtures = Mixtures(replace(study, toggles=tuple(bundled)), progress=progress, store=store, name=f"shares-{by}")
+        searched.append(_places(by, study, bundled, mixtures, bounds))
         runs.append(mixtures)
     return PlacesSearched(
         places=tuple(searched),
@@ -76,19 +76,19 @@ def places(plan: Plan, bounds: Bounds, progress: Callback | None, store: PieceSt
     )
 
 
-def expected_of_places(plan: Plan) -> tuple[int, int]:
+def expected_of_places(study: Study) -> tuple[int, int]:
     """The fewest and the most mixtures of a search by places."""
-    trees = [_tree([toggle.name for toggle in bundled if _is_place(toggle)]) for bundled in _bundled(plan).values()]
-    counts, budget = [len(leaves(tree)) for tree in trees], plan.recipe.mixtures
+    trees = [_tree([toggle.name for toggle in bundled if _is_place(toggle)]) for bundled in _bundled(study).values()]
+    counts, budget = [len(leaves(tree)) for tree in trees], study.recipe.mixtures
     fewest = [prefixes(tree) if prefixes(tree) <= EXACT else count for tree, count in zip(trees, counts, strict=True)]
     return sum(fewest), sum(min(2**count, 2 * budget + count) for count in counts)
 
 
-def _bundled(plan: Plan) -> dict[str, list[Toggle]]:
+def _bundled(study: Study) -> dict[str, list[Toggle]]:
     """All differences, by grouping: those of rounding by place, the others as toggles of any name. Only groupings with
     several places.
     """
-    groupings = {by: toggles(plan.reference, plan.candidate, _by(place)) for by, place in _PLACE_OF.items()}
+    groupings = {by: toggles(study.reference, study.candidate, _by(place)) for by, place in _PLACE_OF.items()}
     return {by: bundled for by, bundled in groupings.items() if sum(map(_is_place, bundled)) > 1}
 
 
@@ -104,18 +104,18 @@ def _is_place(toggle: Toggle) -> bool:
     return any(_rounds(member) for member in toggle.members)
 
 
-def _places(by: str, plan: Plan, bundled: Sequence[Toggle], mixtures: Mixtures, bounds: Bounds) -> Places:
+def _places(by: str, study: Study, bundled: Sequence[Toggle], mixtures: Mixtures, bounds: Bounds) -> Places:
     members = tuple(toggle for toggle in bundled if _is_place(toggle))
     names = tuple(toggle.name for toggle in members)
     memo = Memo(names, _beside(frozenset(toggle.name for toggle in bundled) - frozenset(names), mixtures))
-    shares = localise(memo, _tree(names), bounds, budget=plan.recipe.mixtures)
+    shares = localise(memo, _tree(names), bounds, budget=study.recipe.mixtures)
     return Places(
         by=by,
         toggles=members,
-        unquantised=_leaves_unquantised(plan, members),
+        unquantised=_leaves_unquantised(study, members),
         shares=shares,
         sets=by_size(memo, shares, bounds),
-        fixes=fix_sets(memo, plan.gate.below, budget=plan.recipe.mixtures),
+        fixes=fix_sets(memo, study.gate.below, budget=study.recipe.mixtures),
     )
 
 
@@ -129,14 +129,14 @@ def _beside(others: Mixture, mixtures: Mixtures) -> Evaluate:
     return evaluate
 
 
-def _leaves_unquantised(plan: Plan, members: Sequence[Toggle]) -> bool:
+def _leaves_unquantised(study: Study, members: Sequence[Toggle]) -> bool:
     """Whether restoring these places takes numbers off a grid: the candidate has some on one there, the reference
     none.
     """
     nodes = {member.node.name: member.node for toggle in members for member in toggle.members}.values()
     reference, candidate = (
         any(value in GRIDS for node in nodes for value in side.plan.active(node).values())
-        for side in (plan.reference, plan.candidate)
+        for side in (study.reference, study.candidate)
     )
     return candidate and not reference
 

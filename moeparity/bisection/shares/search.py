@@ -13,9 +13,9 @@ from moeparity.bisection.envelope.legal import is_legal
 from moeparity.bisection.mixtures import Mixtures
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.observers import Logits
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.pieces import PieceStore
 from moeparity.bisection.shares.places import Places, expected_of_places, places
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import walker
 from moeparity.bisection.watch import Search
 from moeparity.engine.routes import IDS
@@ -57,12 +57,12 @@ class MixtureCounts:
         return f"{numbers} {noun}{'s' * (self.most != 1)}"
 
 
-def expected_mixtures(plan: Plan) -> MixtureCounts:
-    """The mixtures of a plan with `attribute:`, beyond those of its first pass."""
-    whole = plan.whole_toggles
+def expected_mixtures(study: Study) -> MixtureCounts:
+    """The mixtures of a study with `attribute:`, beyond those of its first pass."""
+    whole = study.whole_toggles
     if not whole:
         return MixtureCounts(fewest=0, most=0)
-    budget, count = plan.recipe.mixtures, len(whole)
+    budget, count = study.recipe.mixtures, len(whole)
     shares = mixtures_needed(_tree(whole, opened=False))
     # The first pass runs each toggle alone and restored. With one toggle or two, these are the same mixtures.
     in_first_pass = 1 if count == 1 else 2 if count == 2 else 2 * count
@@ -70,7 +70,7 @@ def expected_mixtures(plan: Plan) -> MixtureCounts:
     inside = min(mixtures_needed(_tree(whole, opened=True)) - shares, budget)
     pairs = min(count, INTERACTING) * (min(count, INTERACTING) - 1) // 2
     fixes = max(subsets - shares, 0)
-    fewest, most = expected_of_places(plan)
+    fewest, most = expected_of_places(study)
     return MixtureCounts(
         fewest=max(shares - in_first_pass, 0) + fewest,
         most=2 * shares - in_first_pass + inside + fixes + pairs + most,
@@ -120,26 +120,26 @@ class Searched:
     refused: tuple[str, ...]
 
 
-def search(plan: Plan, observed: Observed, progress: Callback | None, store: PieceStore | None) -> Searched | None:
+def search(study: Study, observed: Observed, progress: Callback | None, store: PieceStore | None) -> Searched | None:
     """The results for a recipe with `attribute:`; None for other recipes."""
-    return shared_out(plan, observed, progress=progress, store=store) if plan.recipe.attribute else None
+    return shared_out(study, observed, progress=progress, store=store) if study.recipe.attribute else None
 
 
 def shared_out(
-    plan: Plan, observed: Observed, *, progress: Callback | None = None, store: PieceStore | None = None
+    study: Study, observed: Observed, *, progress: Callback | None = None, store: PieceStore | None = None
 ) -> Searched | None:
     """Divide the divergence into shares, take large shares apart, and look for the smallest fixes; None without
     toggles.
 
     Mixtures that the bisection's own passes have run are not run again.
     """
-    whole = plan.whole_toggles
+    whole = study.whole_toggles
     if not whole:
         return None
     cells = {toggle.name: cell_of(toggle) for toggle in whole}
     # A part that `split` made has the same name as that part in a search.
-    toggles = {toggle.name: toggle for toggle in [*plan.toggles, *(p for t in whole for p in parts_of(t))]}
-    natural = Mixtures(replace(plan, toggles=tuple(toggles.values())), progress=progress, store=store, name="shares")
+    toggles = {toggle.name: toggle for toggle in [*study.toggles, *(p for t in whole for p in parts_of(t))]}
+    natural = Mixtures(replace(study, toggles=tuple(toggles.values())), progress=progress, store=store, name="shares")
     natural.learn(observed)
     players = tuple(cells)
     memo = Memo(players, natural)
@@ -147,20 +147,20 @@ def shared_out(
     apart = frozenset(toggle.name for toggle in whole if not is_legal(toggle, observed))
     parts_apart = apart | frozenset(leaf for name in apart for leaf in leaves(cells[name]))
     shares = waterfall(memo, top, over_sequences, apart=apart)
-    routed = Mixtures(plan, routes=IDS, progress=progress, store=store, name="shares-routed")
+    routed = Mixtures(study, routes=IDS, progress=progress, store=store, name="shares-routed")
     forced_memo = Memo(players, routed) if _flips(observed) else None
     forced = None if forced_memo is None else waterfall(forced_memo, top, over_sequences, apart=apart)
-    fixes = fix_sets(memo, plan.gate.below, budget=plan.recipe.mixtures)
-    by_place = places(plan, over_sequences, progress, store)
+    fixes = fix_sets(memo, study.gate.below, budget=study.recipe.mixtures)
+    by_place = places(study, over_sequences, progress, store)
     return Searched(
         shares=shares,
         forced=forced,
         apart=judged_apart(apart, memo, forced_memo, over_sequences),
-        inside=_inside(shares, cells, natural, plan.recipe.mixtures, parts_apart),
+        inside=_inside(shares, cells, natural, study.recipe.mixtures, parts_apart),
         interactions=tuple(interactions(memo, _acting(shares), over_sequences)),
         fixes=fixes,
-        may_stay=may_stay(fixes, plan.recipe.costs or None),
-        in_fp32=_in_fp32(plan, progress) if _saturated(shares) else None,
+        may_stay=may_stay(fixes, study.recipe.costs or None),
+        in_fp32=_in_fp32(study, progress) if _saturated(shares) else None,
         places=by_place.places,
         mixtures=natural.walked + routed.walked + by_place.mixtures,
         passes=natural.passes + routed.passes + by_place.passes,
@@ -245,26 +245,28 @@ def _names(cell: Cell, mixture: Mixture) -> Iterator[str]:
             yield from _names(member, mixture)
 
 
-def _rebound(plan: Plan, variant: variant_schema.Variant) -> Side:
+def _rebound(study: Study, variant: variant_schema.Variant) -> Side:
     """A side of the recipe, bound in fp32."""
-    where = Where(plan.path, variant.line)
-    profile, count = load_profile(variant.profile, where), len(plan.tokens.input_ids)
+    where = Where(study.path, variant.line)
+    profile, count = load_profile(variant.profile, where), len(study.tokens.input_ids)
     wide = variant.model_copy(update={"dtype": "fp32"})
-    phases = plan.reference.plan.phases
-    versions = plan.recipe.earlier
-    return bound_side(plan.model.graph, wide, profile, plan.model.dtype, where, count, phases=phases, versions=versions)
+    phases = study.reference.plan.phases
+    versions = study.recipe.earlier
+    return bound_side(
+        study.model.graph, wide, profile, study.model.dtype, where, count, phases=phases, versions=versions
+    )
 
 
-def _in_fp32(plan: Plan, progress: Callback | None) -> float | None:
+def _in_fp32(study: Study, progress: Callback | None) -> float | None:
     """KL(candidate || reference) with both sides in fp32; None if a side is not in 16 bits, or if an op refuses it."""
-    if plan.functions or any(side.plan.dtype not in ("bf16", "fp16") for side in plan.sides.values()):
+    if study.functions or any(side.plan.dtype not in ("bf16", "fp16") for side in study.sides.values()):
         return None
     with suppress(SpecError):
-        variants = (plan.recipe.reference, plan.recipe.candidate)
-        reference, candidate = (_rebound(plan, variant) for variant in variants)
-        logits = Logits.of(plan, [CANDIDATE])
-        walkers = [walker(plan, REFERENCE, reference), walker(plan, CANDIDATE, candidate)]
-        plan.passes(progress).run(walkers, [logits])
+        variants = (study.recipe.reference, study.recipe.candidate)
+        reference, candidate = (_rebound(study, variant) for variant in variants)
+        logits = Logits.of(study, [CANDIDATE])
+        walkers = [walker(study, REFERENCE, reference), walker(study, CANDIDATE, candidate)]
+        study.passes(progress).run(walkers, [logits])
         return logits.sums(CANDIDATE).mean("kl_candidate_reference")
     return None
 

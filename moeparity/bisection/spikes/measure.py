@@ -13,7 +13,6 @@ from torch import Tensor
 
 from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.per_token.data import PerToken
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.spikes.data import (
     CAUSES,
     EARLIER_ROUTES,
@@ -31,6 +30,7 @@ from moeparity.bisection.spikes.data import (
 from moeparity.bisection.spikes.observe import SPIKES, DrawValues, spikes
 from moeparity.bisection.spikes.search import TRIED, Tried, reachable
 from moeparity.bisection.spikes.show import reading
+from moeparity.bisection.study import Study
 from moeparity.metrics.interval import token_mean
 from moeparity.metrics.registry import METRICS
 
@@ -47,7 +47,7 @@ _SpikeCauses = Mapping[tuple[int, int, int], str]
 
 def measure(of: Context) -> Spikes | None:
     """The spikes; None if the recipe asks for none, and without a token to count."""
-    drawn, wanted = of.observed.of_watch(SPIKES), of.plan.recipe.spikes
+    drawn, wanted = of.observed.of_watch(SPIKES), of.study.recipe.spikes
     if drawn is None or wanted is None or not bool(drawn.counts.flatten(1).any(-1).all()):
         return None
     spiking = drawn.counts & spikes(drawn.values[0], wanted.above)
@@ -72,7 +72,7 @@ def measure(of: Context) -> Spikes | None:
         spikes=int(spiking.sum()),
         causes=tuple(Cause(name=name, spikes=counted[name], tokens=tokens[name]) for name in CAUSES),
         shared=tuple(_shared(drawn, spiking, margins)),
-        listed=tuple(_tokens(of.plan, drawn, spiking, causes, margins)),
+        listed=tuple(_tokens(of.study, drawn, spiking, causes, margins)),
         reading=(),
     )
     return replace(unread, reading=tuple(reading(unread)))
@@ -160,7 +160,7 @@ def _share(holds: Tensor) -> float:
 
 
 def _tokens(
-    plan: Plan, drawn: DrawValues, spiking: Tensor, causes: _SpikeCauses, margins: Tensor
+    study: Study, drawn: DrawValues, spiking: Tensor, causes: _SpikeCauses, margins: Tensor
 ) -> Iterator[SpikingToken]:
     factors = drawn.values[0].abs().exp()
     highest = torch.where(spiking, factors, 0.0).amax(0)
@@ -173,16 +173,16 @@ def _tokens(
         margin = math.nan if layer is None else float(margins[layer, sequence, column])
         yield SpikingToken(
             sequence=sequence,
-            token=column - plan.grid.spans[sequence][0],
-            token_id=int(plan.tokens.input_ids[sequence, column]),
+            token=column - study.grid.spans[sequence][0],
+            token_id=int(study.tokens.input_ids[sequence, column]),
             log_p=float(drawn.values[3, 0, sequence, column]),
-            label=_label(plan, sequence, column),
+            label=_label(study, sequence, column),
             draws=int(of_draws.sum()),
             highest=float(highest[sequence, column]),
             median=_median(factors[:, sequence, column].tolist()),
             causes=Counter(cause for place, cause in causes.items() if place[1:] == (sequence, column)),
             flips=int(drawn.flips[:, :, sequence, column - 1].any(-1).sum()),
-            layer=None if layer is None else _layers(plan)[layer],
+            layer=None if layer is None else _layers(study)[layer],
             margin=margin,
             margin_rank=math.nan if layer is None else _share(margins[layer][scored] < margin),
         )
@@ -194,13 +194,13 @@ def _first_layer(flipped: Tensor) -> int | None:
     return min(firsts, key=lambda layer: (-firsts[layer], layer)) if firsts else None
 
 
-def _layers(plan: Plan) -> list[int | None]:
-    return [node.layer for node in plan.model.graph.nodes if node.op.role.routes]
+def _layers(study: Study) -> list[int | None]:
+    return [node.layer for node in study.model.graph.nodes if node.op.role.routes]
 
 
-def _label(plan: Plan, sequence: int, column: int) -> str:
-    labels = plan.tokens.labels
-    return "" if labels is None else plan.tokens.label_names[int(labels[sequence, column])]
+def _label(study: Study, sequence: int, column: int) -> str:
+    labels = study.tokens.labels
+    return "" if labels is None else study.tokens.label_names[int(labels[sequence, column])]
 
 
 def _median(values: Sequence[float]) -> float:

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from moeparity.bisection.observers import seen_metrics
-from moeparity.bisection.plan import Plan
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import TrialKey, Trials
 from moeparity.bisection.watch import SectionObserver, Watch
 from moeparity.engine.view import NodeView
-from moeparity.engine.walker import Name
+from moeparity.engine.walker import WalkerName
 from moeparity.metrics.routing import flips
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 
@@ -46,7 +46,7 @@ class Draws(SectionObserver):
     from which on a token spikes.
     """
 
-    pairs: Sequence[tuple[Name, Name]]
+    pairs: Sequence[tuple[WalkerName, WalkerName]]
     routers: Mapping[str, int]
     output: str
     input_ids: Tensor
@@ -73,7 +73,7 @@ class Draws(SectionObserver):
             if view.node.name == self.output:
                 self._values(view, draw, pair, rows)
 
-    def _values(self, view: NodeView, draw: int, pair: tuple[Name, Name], rows: slice) -> None:
+    def _values(self, view: NodeView, draw: int, pair: tuple[WalkerName, WalkerName], rows: slice) -> None:
         ids, scored = self.input_ids[rows], self.loss_mask[rows]
         metrics = seen_metrics(view, *pair, ids, scored, self.sampled_from)
         log_p = metrics.scorer if self.sampled_from == "candidate" else metrics.sampler
@@ -109,40 +109,40 @@ def spikes(delta: Tensor, above: float) -> Tensor:
     return delta.abs() > math.log(above)
 
 
-def pairs(keys: Collection[Name]) -> list[tuple[Name, Name]]:
+def pairs(keys: Collection[WalkerName]) -> list[tuple[WalkerName, WalkerName]]:
     """The reference and the candidate of each draw. A side without a sum in order of arrival is the same in all."""
     numbers = {key.draw for key in keys if isinstance(key, TrialKey) and key.kind == "arrival"}
     return [(_drawn(REFERENCE, draw, keys), _drawn(CANDIDATE, draw, keys)) for draw in sorted({0, *numbers})]
 
 
-def _drawn(side: str, draw: int, keys: Collection[Name]) -> Name:
+def _drawn(side: str, draw: int, keys: Collection[WalkerName]) -> WalkerName:
     key = TrialKey("arrival", side, draw)
     return key if key in keys else side
 
 
-def observer(plan: Plan, trials: Trials) -> Draws | None:
+def observer(study: Study, trials: Trials) -> Draws | None:
     """The observer of all draws; None if the recipe asks for no spikes."""
-    if plan.recipe.spikes is None:
+    if study.recipe.spikes is None:
         return None
-    ids, _, scored = plan.outcomes_on_device
-    routers = [node.name for node in plan.model.graph.nodes if node.op.role.routes]
+    ids, _, scored = study.outcomes_on_device
+    routers = [node.name for node in study.model.graph.nodes if node.op.role.routes]
     return Draws(
         pairs=pairs(trials.keys()),
         routers={name: place for place, name in enumerate(routers)},
-        output=plan.model.graph.scores,
+        output=study.model.graph.scores,
         input_ids=ids,
         loss_mask=scored,
-        sampled_from=plan.recipe.tokens.sampler,
-        above=plan.recipe.spikes.above,
+        sampled_from=study.recipe.tokens.sampler,
+        above=study.recipe.spikes.above,
     )
 
 
-def bytes_per_token(plan: Plan) -> int:
+def bytes_per_token(study: Study) -> int:
     """How many bytes the observer keeps for each token."""
-    if plan.recipe.spikes is None:
+    if study.recipe.spikes is None:
         return 0
-    routers = sum(node.op.role.routes for node in plan.model.graph.nodes)
-    return plan.recipe.spikes.draws * (_VALUES * torch.float64.itemsize + (1 + routers) * torch.bool.itemsize)
+    routers = sum(node.op.role.routes for node in study.model.graph.nodes)
+    return study.recipe.spikes.draws * (_VALUES * torch.float64.itemsize + (1 + routers) * torch.bool.itemsize)
 
 
 SPIKES: Final[Watch[DrawValues]] = Watch("spikes", observer, (DrawValues,), bytes_per_token=bytes_per_token)

@@ -15,15 +15,15 @@ from torch import Tensor
 from moeparity.bisection.arrival.measure import arrival_draws
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.observers import seen_metrics
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.pieces import PieceStore
 from moeparity.bisection.shares.search import MixtureCounts
 from moeparity.bisection.spikes.observe import SPIKES, DrawValues, pairs, spikes
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import TrialKey, walker
 from moeparity.bisection.watch import Search
 from moeparity.engine.routes import IDS, Forced, Recorded, replayed_plan, tables
 from moeparity.engine.view import NodeView
-from moeparity.engine.walker import Name, Walker
+from moeparity.engine.walker import Walker, WalkerName
 from moeparity.errors import SpecError
 from moeparity.metrics.replay import NO_ROUTE
 from moeparity.plan.graph import Graph
@@ -55,8 +55,8 @@ class Tried:
 class _Experts:
     """Keeps the experts that some walkers' routers choose: by walker and value, one part for each wave."""
 
-    walkers: Sequence[Name]
-    parts: dict[tuple[Name, str], list[Tensor]] = field(default_factory=dict)
+    walkers: Sequence[WalkerName]
+    parts: dict[tuple[WalkerName, str], list[Tensor]] = field(default_factory=dict)
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
@@ -64,7 +64,7 @@ class _Experts:
             for name in self.walkers:
                 self.parts.setdefault((name, view.node.values[0]), []).append(view.tensor(name).clone())
 
-    def of(self, name: Name, graph: Graph) -> Tensor:
+    def of(self, name: WalkerName, graph: Graph) -> Tensor:
         """The experts of one walker, int64 [B, T, L, K]."""
         values = [node.values[0] for node in graph.nodes if node.op.role.routes]
         return torch.stack([torch.cat(self.parts[name, value]) for value in values], 2)
@@ -75,11 +75,11 @@ class _Deltas:
     """Keeps delta of every token, fp64 [B, T], of some walkers against the reference of their draw."""
 
     output: str
-    against: dict[Name, Name]
+    against: dict[WalkerName, WalkerName]
     input_ids: Tensor
     loss_mask: Tensor
     sampled_from: Literal["candidate", "reference"]
-    parts: dict[Name, list[Tensor]] = field(default_factory=dict)
+    parts: dict[WalkerName, list[Tensor]] = field(default_factory=dict)
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
@@ -98,55 +98,55 @@ def reachable(drawn: DrawValues, draw: int, sequence: int, column: int) -> bool:
 
 
 def search(
-    plan: Plan, observed: Observed, progress: Callback | None, store: PieceStore | None
+    study: Study, observed: Observed, progress: Callback | None, store: PieceStore | None
 ) -> Sequence[Tried] | None:
     """The highest spikes that a route can reach, tried; None where no routes can be forced."""
     drawn = observed.of_watch(SPIKES)
-    if drawn is None or not drawn.flips.shape[1] or not _may_force(plan):
+    if drawn is None or not drawn.flips.shape[1] or not _may_force(study):
         return None
-    worst = _worst(drawn, plan.recipe.spikes.above if plan.recipe.spikes else math.inf)
+    worst = _worst(drawn, study.recipe.spikes.above if study.recipe.spikes else math.inf)
     of_draws = pairs(observed.keys("arrival"))
     of_spikes = {draw: sorted(group, key=_place) for draw, group in groupby(worst, key=attrgetter("draw"))}
     references = {of_draws[draw][0] for draw in of_spikes}
-    always = [walker(plan, name, side_of(plan, name)) for name in sorted(references, key=str)]
+    always = [walker(study, name, side_of(study, name)) for name in sorted(references, key=str)]
     experts = _Experts([walk.name for walk in always])
     if always:
-        plan.passes(progress).run(always, [experts])
+        study.passes(progress).run(always, [experts])
     trials: dict[tuple[int, str, int], Walker] = {}
     for draw, tried in of_spikes.items():
         reference, candidate = of_draws[draw]
-        ids = experts.of(reference, plan.model.graph)
-        for (rung, rank), forced in _forced(plan, drawn, ids, tried, reference):
+        ids = experts.of(reference, study.model.graph)
+        for (rung, rank), forced in _forced(study, drawn, ids, tried, reference):
             key = (draw, rung, rank)
-            trials[key] = replace(walker(plan, key, side_of(plan, candidate)), routes=forced)
+            trials[key] = replace(walker(study, key, side_of(study, candidate)), routes=forced)
     against = {key: of_draws[key[0]][0] for key in trials}
-    deltas = _run(plan, always, trials, against, progress)
+    deltas = _run(study, always, trials, against, progress)
     return tuple(_tried(spike, rank, deltas) for group in of_spikes.values() for spike, rank in _ranked(group))
 
 
-def expected_forced(plan: Plan) -> MixtureCounts:
+def expected_forced(study: Study) -> MixtureCounts:
     """How many trials with forced routes may be run beyond the first pass: none without a spike that a route reaches,
     at most one for each draw and two for each spike.
     """
-    routes = any(node.op.role.routes for node in plan.model.graph.nodes)
-    if plan.recipe.spikes is None or not routes or not _may_force(plan):
+    routes = any(node.op.role.routes for node in study.model.graph.nodes)
+    if study.recipe.spikes is None or not routes or not _may_force(study):
         return MixtureCounts(fewest=0, most=0)
-    return MixtureCounts(fewest=0, most=plan.recipe.spikes.draws + 2 * MOST)
+    return MixtureCounts(fewest=0, most=study.recipe.spikes.draws + 2 * MOST)
 
 
-def _may_force(plan: Plan) -> bool:
+def _may_force(study: Study) -> bool:
     try:
-        replayed_plan(plan.candidate.plan, plan.reference.plan)
+        replayed_plan(study.candidate.plan, study.reference.plan)
     except SpecError:
         return False
     return True
 
 
-def side_of(plan: Plan, name: Name) -> Side:
+def side_of(study: Study, name: WalkerName) -> Side:
     """The side of a draw's walker."""
     if isinstance(name, TrialKey):
-        return arrival_draws(plan.sides[name.of], name.draw)[-1]
-    return plan.sides[name]
+        return arrival_draws(study.sides[name.of], name.draw)[-1]
+    return study.sides[name]
 
 
 def _worst(drawn: DrawValues, above: float) -> list[Tried]:
@@ -171,10 +171,10 @@ def _ranked(group: Sequence[Tried]) -> Iterator[tuple[Tried, int]]:
 
 
 def _forced(
-    plan: Plan, drawn: DrawValues, ids: Tensor, group: Sequence[Tried], reference: Name
+    study: Study, drawn: DrawValues, ids: Tensor, group: Sequence[Tried], reference: WalkerName
 ) -> Iterator[tuple[tuple[str, int], Forced | Recorded]]:
     """What is forced in the trials of one draw, by rung and rank."""
-    graph = plan.model.graph
+    graph = study.model.graph
     for rank in sorted({rank for _, rank in _ranked(group)}):
         in_one_layer, in_all = torch.full_like(ids, NO_ROUTE), torch.full_like(ids, NO_ROUTE)
         for spike, its_rank in _ranked(group):
@@ -191,28 +191,28 @@ def _forced(
 
 
 def _run(
-    plan: Plan,
+    study: Study,
     always: Sequence[Walker],
     trials: dict[tuple[int, str, int], Walker],
-    against: dict[tuple[int, str, int], Name],
+    against: dict[tuple[int, str, int], WalkerName],
     progress: Callback | None,
-) -> dict[Name, Tensor]:
+) -> dict[WalkerName, Tensor]:
     """Delta of every token in each trial, fp64 [B, T]."""
-    ids, _, scored = plan.outcomes_on_device
-    output, sampler = plan.model.graph.scores, plan.recipe.tokens.sampler
+    ids, _, scored = study.outcomes_on_device
+    output, sampler = study.model.graph.scores, study.recipe.tokens.sampler
 
     def observing(some: Sequence[Walker]) -> list[_Deltas]:
         return [_Deltas(output, {trial.name: against[trial.name] for trial in some}, ids, scored, sampler)]
 
-    deltas: dict[Name, Tensor] = {}
-    for finished in plan.passes(progress).try_all(always, list(trials.values()), observing):
+    deltas: dict[WalkerName, Tensor] = {}
+    for finished in study.passes(progress).try_all(always, list(trials.values()), observing):
         (observer,) = finished.observers
         assert isinstance(observer, _Deltas)
         deltas |= {name: torch.cat(parts) for name, parts in observer.parts.items()}
     return deltas
 
 
-def _tried(spike: Tried, rank: int, deltas: dict[Name, Tensor]) -> Tried:
+def _tried(spike: Tried, rank: int, deltas: dict[WalkerName, Tensor]) -> Tried:
     """The spike with the deltas of its trials."""
 
     def delta(rung: str, of_rank: int) -> float:

@@ -45,7 +45,7 @@ def _of_sides(of: Context) -> Summary:
         blame="" if blame.kind == "record" else who(blame),
         to_set="; ".join(filter(None, (to_set(blame, toggles, passes=passes), "" if passes else places))),
         floor=floor(of.get(Floor), verdict),
-        sure=sure(toggles, of[Degeneracy].distinct, _tokens(of), synthetic=of.plan.recipe.synthetic is not None),
+        sure=sure(toggles, of[Degeneracy].distinct, _tokens(of), synthetic=of.study.recipe.synthetic is not None),
     )
 
 

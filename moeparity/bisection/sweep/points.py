@@ -10,9 +10,9 @@ from typing import Any
 from moeparity.bisection.measures import codec
 from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import bisected, ready
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.report import Report
 from moeparity.bisection.runs.folder import POINT, RunFolder
+from moeparity.bisection.study import Study
 from moeparity.bisection.sweep.report import Point
 from moeparity.bisection.workers.crew import Crew, Piece, computed
 from moeparity.bisection.workers.message import TASKS, PointTask, job_of, packed
@@ -63,23 +63,23 @@ class Points:
     def _ready(
         self, place: int, overrides: tuple[Override, ...], opener: OpenedOnce, progress: Callback | None
     ) -> _PointPiece:
-        """A point with its plan, admitted to the run. Raises MoeparityError."""
+        """A point with its study, admitted to the run. Raises MoeparityError."""
         name = f"point {place + 1} of {len(self.combinations)}"
         numbered = None if progress is None else _Numbered(progress, name)
         options = Options(
             overrides=overrides, attribution=False, allow_code=self.allow_code, memory_limit=self.memory_limit
         )
-        plan = ready(self.recipe, device=self.device, options=options, progress=numbered, opener=opener)
+        study = ready(self.recipe, device=self.device, options=options, progress=numbered, opener=opener)
         if self.folder is not None:
-            self.folder.admit_point(plan, ", ".join(f"{o.name}={o.value}" for o in overrides), numbered)
-        of_reports = codec(plan.model.graph, Report)
+            self.folder.admit_point(study, ", ".join(f"{o.name}={o.value}" for o in overrides), numbered)
+        of_reports = codec(study.model.graph, Report)
         return _PointPiece(
             name=name,
             place=place,
             key=POINT,
             store=None if self.folder is None else self.folder.pieces(of_reports),
             codec=of_reports,
-            plan=plan,
+            study=study,
             options=options,
             folder=self.folder,
             progress=numbered,
@@ -88,9 +88,9 @@ class Points:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PointPiece(Piece):
-    """One point: its plan, and the folder in which the sweep is kept."""
+    """One point: its study, and the folder in which the sweep is kept."""
 
-    plan: Plan
+    study: Study
     options: Options
     folder: RunFolder | None
     progress: Callback | None
@@ -101,11 +101,11 @@ class _PointPiece(Piece):
 
     def compute(self) -> Report:
         """The report, computed here."""
-        return bisected(self.plan, progress=self.progress)
+        return bisected(self.study, progress=self.progress)
 
     def message(self) -> bytes:
         """The task for a worker."""
-        return packed(TASKS, PointTask(job=job_of(self.plan, self.options)))
+        return packed(TASKS, PointTask(job=job_of(self.study, self.options)))
 
 
 def _point(overrides: tuple[Override, ...], outcome: Report | MoeparityError) -> Point:

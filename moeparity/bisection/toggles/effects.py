@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from moeparity.bisection.context import filled
 from moeparity.bisection.envelope.legal import is_legal
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.plan import Plan
+from moeparity.bisection.study import Study
 from moeparity.bisection.toggles.data import ToggleResult, TrialResult
 from moeparity.bisection.trials import TrialKey, alone, restored
 from moeparity.metrics.interval import tail_mean
@@ -20,14 +20,14 @@ from moeparity.search.contrast import Interval, surely_above, surely_below
 from moeparity.search.roles import LEAST_SATURATION, SHARE
 
 
-def measured(toggle: Toggle, plan: Plan, observed: Observed) -> ToggleResult:
+def measured(toggle: Toggle, study: Study, observed: Observed) -> ToggleResult:
     """What a toggle's two trials did."""
     keys = (alone(toggle), restored(toggle))
     trials = [_trial(key, base, observed) for key, base in zip(keys, (REFERENCE, CANDIDATE), strict=True)]
     whole = observed.logits.sums(CANDIDATE)
     costs = [None if trial is None else observed.logits.sums(key) for trial, key in zip(trials, keys, strict=True)]
     had_no_effect, masked = shown_by(*trials)
-    levels = evidence(toggle.members, plan.reference.plan, plan.candidate.plan)
+    levels = evidence(toggle.members, study.reference.plan, study.candidate.plan)
     low, high = _less(costs[1], whole)
     return filled(
         ToggleResult,

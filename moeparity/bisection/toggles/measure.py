@@ -9,10 +9,10 @@ from typing import Final
 from moeparity.bisection.context import Context, Measure, filled
 from moeparity.bisection.mixtures import Mixtures
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.pieces import PieceStore
 from moeparity.bisection.shares.reading import fix_reading, share_reading
 from moeparity.bisection.shares.search import SHARES, Searched, over_sequences
+from moeparity.bisection.study import Study
 from moeparity.bisection.toggles.data import LeftOut, Offset, Swap, Toggled
 from moeparity.bisection.toggles.effects import measured, total_kl, worth_splitting
 from moeparity.bisection.toggles.show import reading
@@ -27,23 +27,23 @@ from moeparity.search.offsetting import OffsettingPair, offsetting
 
 
 def search(
-    plan: Plan, observed: Observed, progress: Callback | None, store: PieceStore | None
+    study: Study, observed: Observed, progress: Callback | None, store: PieceStore | None
 ) -> tuple[OffsettingPair, ...] | None:
     """The pairs. None for a recipe with `attribute:`, whose shares find them, and if fewer than two toggles raise the
     KL when restored. Runs a pass only if two surely do.
     """
-    if plan.recipe.attribute:
+    if study.recipe.attribute:
         return None
-    whole = plan.whole_toggles
+    whole = study.whole_toggles
     # Intervals take long with many sequences, and a toggle that does not raise the KL at all needs none.
     raising = [toggle for toggle in whole if _raises(toggle, observed)]
     if len(raising) < 2:
         return None
-    mixtures = Mixtures(plan, progress=progress, store=store, name="offsets")
+    mixtures = Mixtures(study, progress=progress, store=store, name="offsets")
     mixtures.learn(observed)
     memo = Memo(tuple(toggle.name for toggle in whole), mixtures)
     return offsetting(
-        memo, {toggle.name: measured(toggle, plan, observed).change for toggle in raising}, over_sequences
+        memo, {toggle.name: measured(toggle, study, observed).change for toggle in raising}, over_sequences
     )
 
 
@@ -59,17 +59,17 @@ OFFSETTING: Final[Search[tuple[OffsettingPair, ...]]] = Search("toggles", search
 
 def measure(of: Context) -> Toggled:
     """Every toggle, every swapped block, and what they mean."""
-    plan, observed = of.plan, of.observed
-    toggles = tuple(measured(toggle, plan, observed) for toggle in plan.trial_toggles)
+    study, observed = of.study, of.observed
+    toggles = tuple(measured(toggle, study, observed) for toggle in study.trial_toggles)
     blame = observed.of_search(SHARES)
     sentences = (
-        None if blame is None else _share_sentences(plan, blame, {toggle.name: toggle.label for toggle in toggles})
+        None if blame is None else _share_sentences(study, blame, {toggle.name: toggle.label for toggle in toggles})
     )
     pairs = (observed.of_search(OFFSETTING) or ()) if blame is None else blame.shares.pairs
-    offsets = tuple(_offset(pair, plan) for pair in pairs)
+    offsets = tuple(_offset(pair, study) for pair in pairs)
     return Toggled(
         toggles=toggles,
-        swaps=tuple(_swap(selector, plan, observed) for selector in plan.swaps),
+        swaps=tuple(_swap(selector, study, observed) for selector in study.swaps),
         reading=tuple(reading(toggles, total_kl(observed), sentences, offsets)),
         offsets=offsets,
         left_out=left_out(observed.refused, () if blame is None else blame.refused),
@@ -95,27 +95,27 @@ def left_out(refused: Mapping[TrialKey, str], mixtures: Iterable[str] = ()) -> t
     )
 
 
-def worth_taking_apart(plan: Plan, observed: Observed) -> list[Toggle]:
+def worth_taking_apart(study: Study, observed: Observed) -> list[Toggle]:
     """The toggles that are worth a further pass to take them apart."""
-    results = [measured(toggle, plan, observed) for toggle in plan.toggles]
+    results = [measured(toggle, study, observed) for toggle in study.toggles]
     names = worth_splitting(results, total_kl(observed))
-    return [toggle for toggle in plan.toggles if toggle.name in names]
+    return [toggle for toggle in study.toggles if toggle.name in names]
 
 
-def _offset(pair: OffsettingPair, plan: Plan) -> Offset:
-    nodes = {toggle.name: pattern(toggle.nodes) for toggle in plan.toggles}
+def _offset(pair: OffsettingPair, study: Study) -> Offset:
+    nodes = {toggle.name: pattern(toggle.nodes) for toggle in study.toggles}
     return filled(Offset, pair, first_nodes=nodes[pair.first], second_nodes=nodes[pair.second])
 
 
-def _swap(selector: str, plan: Plan, observed: Observed) -> Swap:
-    nodes, toggle = plan.swaps[selector]
-    result = None if toggle is None else measured(toggle, plan, observed)
+def _swap(selector: str, study: Study, observed: Observed) -> Swap:
+    nodes, toggle = study.swaps[selector]
+    result = None if toggle is None else measured(toggle, study, observed)
     return Swap(selector=selector, nodes=len(nodes), toggle=result)
 
 
-def _share_sentences(plan: Plan, blame: Searched, labels: Mapping[str, str]) -> list[str]:
+def _share_sentences(study: Study, blame: Searched, labels: Mapping[str, str]) -> list[str]:
     """Sentences on who is to blame and what to restore; toggles go by their labels."""
-    dtype = " and ".join(dict.fromkeys(side.plan.dtype for side in plan.sides.values()))
+    dtype = " and ".join(dict.fromkeys(side.plan.dtype for side in study.sides.values()))
     label = labels.__getitem__
     shares = share_reading(
         blame.shares.renamed(label),
@@ -126,7 +126,7 @@ def _share_sentences(plan: Plan, blame: Searched, labels: Mapping[str, str]) -> 
         None if blame.apart is None else blame.apart.renamed(label),
     )
     allowed = None if blame.may_stay is None else blame.may_stay.renamed(label)
-    return [*shares, *fix_reading(blame.fixes.renamed(label), allowed, costs=bool(plan.recipe.costs))]
+    return [*shares, *fix_reading(blame.fixes.renamed(label), allowed, costs=bool(study.recipe.costs))]
 
 
 MEASURE = Measure(gives=Toggled, measure=measure, search=OFFSETTING)

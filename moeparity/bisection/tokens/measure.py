@@ -12,8 +12,8 @@ from torch import Tensor
 
 from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.observers import seen_metrics
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.real_ranks.show import real_ranks_warnings
+from moeparity.bisection.study import Study
 from moeparity.bisection.tokens.data import ClassMetrics, OfTokens
 from moeparity.bisection.trials import Trials
 from moeparity.bisection.watch import SectionObserver, Watch
@@ -81,19 +81,19 @@ class Classes(SectionObserver):
         sums[:] = [total + further for total, further in zip(sums, by_class.tolist(), strict=True)]
 
 
-def observer(plan: Plan, trials: Trials) -> Classes | None:
+def observer(study: Study, trials: Trials) -> Classes | None:
     """The observer of both sides; None if the tokens have no labels."""
-    tokens, device = plan.tokens, plan.model.device
+    tokens, device = study.tokens, study.model.device
     if tokens.labels is None:
         return None
     return Classes(
-        output=plan.model.graph.scores,
+        output=study.model.graph.scores,
         input_ids=tokens.input_ids.to(device),
         loss_mask=tokens.loss_mask.to(device),
         attention_mask=tokens.attention_mask.to(device),
         labels=tokens.labels.to(device),
         count=len(tokens.label_names),
-        sampled_from=plan.recipe.tokens.sampler,
+        sampled_from=study.recipe.tokens.sampler,
     )
 
 
@@ -103,23 +103,23 @@ CLASSES: Final[Watch[Classes]] = Watch("tokens", observer, (Classes,))
 def measure(of: Context) -> OfTokens:
     """Warnings and classes."""
     sums = of.observed.of_watch(CLASSES)
-    return OfTokens(warnings=tuple(warnings(of.plan)), classes=() if sums is None else classes(of.plan, sums))
+    return OfTokens(warnings=tuple(warnings(of.study)), classes=() if sums is None else classes(of.study, sums))
 
 
-def warnings(plan: Plan) -> Iterator[str]:
+def warnings(study: Study) -> Iterator[str]:
     """Sentences on what makes the numbers of a run mean less than they seem to."""
-    if plan.recipe.synthetic is not None:
+    if study.recipe.synthetic is not None:
         yield (
-            f"The weights are {plan.recipe.weights}, random numbers of the right shapes. Their router margins and "
+            f"The weights are {study.recipe.weights}, random numbers of the right shapes. Their router margins and "
             "logits are not those of a trained model, so flip rates, k3 and KL say nothing about one; which node "
             "differs first, and whether bits are equal, still holds."
         )
-    if plan.real_ranks is not None:
-        yield from real_ranks_warnings(plan.real_ranks)
-    sample = plan.recipe.tokens.sample
+    if study.real_ranks is not None:
+        yield from real_ranks_warnings(study.real_ranks)
+    sample = study.recipe.tokens.sample
     if sample is None:
         return
-    of_sides = {temperature for side in plan.sides.values() for temperature in _temperatures(side)}
+    of_sides = {temperature for side in study.sides.values() for temperature in _temperatures(side)}
     temperatures = of_sides - {sample.temperature}
     if temperatures:
         values = " and ".join(f"{temperature:g}" for temperature in sorted(temperatures))
@@ -137,15 +137,15 @@ def _temperatures(side: Side) -> set[float]:
     return {1.0 if setting is None else float(setting.value) for setting in settings}
 
 
-def sampling(plan: Plan) -> str | None:
+def sampling(study: Study) -> str | None:
     """How the tokens were generated for this run; None if they come from the file."""
-    sample = plan.recipe.tokens.sample
+    sample = study.recipe.tokens.sample
     if sample is None:
         return None
     return f"{sample.new_tokens} new tokens per prompt, temperature {sample.temperature:g}, seed {sample.seed}"
 
 
-def classes(plan: Plan, sums: Classes) -> tuple[ClassMetrics, ...]:
+def classes(study: Study, sums: Classes) -> tuple[ClassMetrics, ...]:
     """The metrics of each class of tokens."""
     return tuple(
         ClassMetrics(
@@ -156,7 +156,7 @@ def classes(plan: Plan, sums: Classes) -> tuple[ClassMetrics, ...]:
             token_layers=int(sums.routes[i]),
             set_flips=int(sums.set_flips[i]),
         )
-        for i, name in enumerate(plan.tokens.label_names)
+        for i, name in enumerate(study.tokens.label_names)
     )
 
 

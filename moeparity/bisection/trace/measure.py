@@ -24,10 +24,10 @@ from moeparity.plan.sides import CANDIDATE
 
 def measure(of: Context) -> Traced | None:
     """What the trace shows; None if the candidate is not a trace."""
-    plan, observed, recorded = of.plan, of.observed, of.plan.recorded
+    study, observed, recorded = of.study, of.observed, of.study.recorded
     if recorded is None:
         return None
-    graph = plan.model.graph
+    graph = study.model.graph
     unknown = [node.name for node in graph.nodes if not all(value in recorded.grafts for value in node.values)]
     # Log-probabilities are computed from the recorded logits, so their node is not unknown.
     unknown = [name for name in unknown if name != graph.scores]
@@ -39,14 +39,14 @@ def measure(of: Context) -> Traced | None:
         if grafted is None
         else tuple(GraftedRoutes(forced=routes_forced, kl=_kl(sums)) for routes_forced, sums in grafted.routes)
     )
-    walked = plan.walked(plan.reference).on(*plan.tokens.input_ids.shape)
+    walked = study.walked(study.reference).on(*study.tokens.input_ids.shape)
     steps = [step for step in walked.steps if not step.filler]
     traced = filled(
         Traced,
         recorded,
         folder=display_path(recorded.folder),
         forwards=forwards(recorded),
-        real_tokens=int(plan.tokens.attention_mask.sum()),
+        real_tokens=int(study.tokens.attention_mask.sum()),
         together=_together(recorded, steps),
         logits=graph.output in recorded.grafts,
         shown=len(graph.nodes) - len(unknown),
@@ -60,7 +60,7 @@ def measure(of: Context) -> Traced | None:
     )
     sizes_recorded = None if recorded.schedule is None else _runs([_size(step) for step in steps])
     reading = trace_reading(
-        traced, roots, of[Divergence].subtracted, of[Verdicts].metrics, sizes_recorded, grafts=plan.recipe.grafts
+        traced, roots, of[Divergence].subtracted, of[Verdicts].metrics, sizes_recorded, grafts=study.recipe.grafts
     )
     return replace(traced, reading=tuple(reading))
 

@@ -9,8 +9,8 @@ from typing import Final
 
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.observers import Logits
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.pieces import PieceStore
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import candidate, walker
 from moeparity.bisection.watch import Search
 from moeparity.engine.grafts import Graft
@@ -49,21 +49,21 @@ class Grafted:
     routes: tuple[tuple[Replayed, SequenceSums], ...]
 
 
-def search(plan: Plan, observed: Observed, progress: Callback | None, store: PieceStore | None) -> Grafted | None:
+def search(study: Study, observed: Observed, progress: Callback | None, store: PieceStore | None) -> Grafted | None:
     """What the grafts gave; None if the candidate is not a trace, or does not differ."""
-    if plan.recorded is None or not plan.recipe.grafts or not plan.attribution:
+    if study.recorded is None or not study.recipe.grafts or not study.attribution:
         return None
     if not bool(observed.logits.sums(CANDIDATE).unequal.any()):
         return None
-    own_cuts = list(cuts(plan.model.graph, plan.recorded.grafts))
-    trials = [*_grafted(plan, own_cuts), *_routed(plan)]
+    own_cuts = list(cuts(study.model.graph, study.recorded.grafts))
+    trials = [*_grafted(study, own_cuts), *_routed(study)]
     sums: dict[str, SequenceSums] = {}
 
     def observing(trials: Sequence[Walker]) -> list[Logits]:
-        return [Logits.of(plan, [trial.name for trial in trials])]
+        return [Logits.of(study, [trial.name for trial in trials])]
 
-    always = [walker(plan, REFERENCE, plan.reference), candidate(plan)]
-    for finished in plan.passes(progress).try_all(always, trials, observing):
+    always = [walker(study, REFERENCE, study.reference), candidate(study)]
+    for finished in study.passes(progress).try_all(always, trials, observing):
         (logits,) = finished.observers
         assert isinstance(logits, Logits)
         sums |= {trial.name: logits.sums(trial.name) for trial in finished.trials}
@@ -86,19 +86,19 @@ def cuts(graph: Graph, grafts: Mapping[str, Graft]) -> Iterator[Cut]:
             first = graph.segments[number + 1].name
 
 
-def _grafted(plan: Plan, own_cuts: Sequence[Cut]) -> list[Walker]:
-    return [replace(walker(plan, cut.name, plan.reference), grafts=cut.grafts) for cut in own_cuts]
+def _grafted(study: Study, own_cuts: Sequence[Cut]) -> list[Walker]:
+    return [replace(walker(study, cut.name, study.reference), grafts=cut.grafts) for cut in own_cuts]
 
 
-def _routed(plan: Plan) -> Iterator[Walker]:
+def _routed(study: Study) -> Iterator[Walker]:
     """Walkers of the reference with recorded routes, if every router's routes were recorded."""
-    assert plan.recorded is not None, "asked of a trace only"
-    routers = [node for node in plan.model.graph.nodes if node.op.role.routes]
-    if not routers or not all(value in plan.recorded.grafts for node in routers for value in node.values):
+    assert study.recorded is not None, "asked of a trace only"
+    routers = [node for node in study.model.graph.nodes if node.op.role.routes]
+    if not routers or not all(value in study.recorded.grafts for node in routers for value in node.values):
         return
     for choice in REPLAYED:
         with suppress(SpecError):
-            yield walker(plan, choice, plan.reference, routes=Forced(of=CANDIDATE, replayed=choice))
+            yield walker(study, choice, study.reference, routes=Forced(of=CANDIDATE, replayed=choice))
 
 
 GRAFTED: Final[Search[Grafted]] = Search("trace", search)

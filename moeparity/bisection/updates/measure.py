@@ -10,7 +10,7 @@ from torch import Tensor
 
 from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.observers import reports
-from moeparity.bisection.plan import Plan
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import Trials
 from moeparity.bisection.updates.data import Lagging, StaleKeys, UpdatePart, Updates
 from moeparity.bisection.updates.passes import paths, rollout, semantics, trials
@@ -18,7 +18,7 @@ from moeparity.bisection.updates.show import updates_reading
 from moeparity.bisection.updates.split import PARTS, Split
 from moeparity.bisection.watch import SectionObserver, Watch
 from moeparity.engine.view import NodeView
-from moeparity.engine.walker import Name
+from moeparity.engine.walker import WalkerName
 from moeparity.metrics import quantities
 from moeparity.metrics.interval import token_mean
 from moeparity.metrics.tokens import log_probs, scored_parts
@@ -35,7 +35,7 @@ class LogProbs(SectionObserver):
     """
 
     output: str
-    walkers: list[Name]
+    walkers: list[WalkerName]
     input_ids: Tensor
     loss_mask: Tensor
     values: Tensor = field(init=False)
@@ -73,25 +73,25 @@ class LogProbs(SectionObserver):
         self.values[:, rows] = part
 
 
-def walkers(plan: Plan, schedule: Schedule) -> list[Any]:
+def walkers(study: Study, schedule: Schedule) -> list[Any]:
     """The walkers of all paths, each once."""
-    names = (getattr(path, name) for path in paths(plan, schedule) for name in path.__slots__)
+    names = (getattr(path, name) for path in paths(study, schedule) for name in path.__slots__)
     return list(dict.fromkeys(names))
 
 
-def observer(plan: Plan, trials: Trials) -> LogProbs | None:
+def observer(study: Study, trials: Trials) -> LogProbs | None:
     """The observer of all passes; None where the weights do not change."""
-    schedule = rollout(plan)
+    schedule = rollout(study)
     if schedule is None:
         return None
-    ids, _, scored = plan.outcomes_on_device
-    return LogProbs(plan.model.graph.scores, walkers(plan, schedule), ids, scored)
+    ids, _, scored = study.outcomes_on_device
+    return LogProbs(study.model.graph.scores, walkers(study, schedule), ids, scored)
 
 
-def bytes_per_token(plan: Plan) -> int:
+def bytes_per_token(study: Study) -> int:
     """How many bytes the observer keeps for each token."""
-    schedule = rollout(plan)
-    return 0 if schedule is None else len(walkers(plan, schedule)) * torch.float64.itemsize
+    schedule = rollout(study)
+    return 0 if schedule is None else len(walkers(study, schedule)) * torch.float64.itemsize
 
 
 LOG_PROBS: Final[Watch[Tensor]] = Watch("updates", observer, bytes_per_token=bytes_per_token)
@@ -123,16 +123,16 @@ class Seen:
         return float(quantities.k3(0.0 - difference[self.split.finite]).mean())
 
 
-def split_of(plan: Plan, values: Tensor | None) -> Seen | None:
+def split_of(study: Study, values: Tensor | None) -> Seen | None:
     """The split of what was seen; None where the weights do not change, or nothing is scored."""
-    schedule = rollout(plan)
+    schedule = rollout(study)
     if schedule is None or values is None:
         return None
-    tokens = plan.tokens
+    tokens = study.tokens
     sequence, position = (torch.cat(index) for index in zip(*scored_parts(tokens.loss_mask, 1), strict=True))
     of_rows: Ages = ages(schedule, *tokens.input_ids.shape)
     lag, oldest_key = (torch.tensor(rows)[sequence, position - 1] for rows in of_rows)
-    split = Split.of(values[:, sequence, position], walkers(plan, schedule), paths(plan, schedule), lag)
+    split = Split.of(values[:, sequence, position], walkers(study, schedule), paths(study, schedule), lag)
     return Seen(
         split=split,
         sequence=sequence,
@@ -145,7 +145,7 @@ def split_of(plan: Plan, values: Tensor | None) -> Seen | None:
 
 def measure(of: Context) -> Updates | None:
     """The section; None where the weights do not change."""
-    of_tokens = split_of(of.plan, of.observed.of_watch(LOG_PROBS))
+    of_tokens = split_of(of.study, of.observed.of_watch(LOG_PROBS))
     if of_tokens is None or not bool(of_tokens.split.finite.any()):
         return None
     split = of_tokens.split
@@ -163,7 +163,7 @@ def measure(of: Context) -> Updates | None:
         parts=parts,
         by_lag=by_lag,
         stale_keys=stale_keys,
-        semantics=tuple(toggle.name for toggle in semantics(of.plan)),
+        semantics=tuple(toggle.name for toggle in semantics(of.study)),
         left_out=left_out,
         reading=tuple(updates_reading(parts, stale_keys, len(split.whole), own_weights_k3, left_out)),
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from moeparity.bisection.plan import Plan
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import Trial, TrialKey, Trials
-from moeparity.engine.walker import Name
+from moeparity.engine.walker import WalkerName
 from moeparity.plan.schedule.steps import Schedule
 from moeparity.plan.schedule.updates import all_on, recomputed
 from moeparity.plan.sides import CANDIDATE, REFERENCE
@@ -30,41 +30,43 @@ class Path:
     tokens' own.
     """
 
-    rollout: Name
-    recomputed: Name
-    newest: Name
-    semantics: Name
-    newest_on_old_cache: Name
-    trainer: Name
-    own_trainer: Name
+    rollout: WalkerName
+    recomputed: WalkerName
+    newest: WalkerName
+    semantics: WalkerName
+    newest_on_old_cache: WalkerName
+    trainer: WalkerName
+    own_trainer: WalkerName
 
 
-def rollout(plan: Plan) -> Schedule | None:
+def rollout(study: Study) -> Schedule | None:
     """The candidate's steps if they run on several versions of the weights; else None."""
-    if plan.recorded is not None:
+    if study.recorded is not None:
         return None
-    schedule = plan.walked(plan.candidate).on(plan.grid.sequences, plan.grid.length)
+    schedule = study.walked(study.candidate).on(study.grid.sequences, study.grid.length)
     return schedule if schedule.lags != {0} else None
 
 
-def semantics(plan: Plan) -> list[Toggle]:
-    """The choices of a plan's sides, but for the schedule's, that change which function is computed."""
-    return [toggle for toggle in toggles(plan.reference, plan.candidate) if toggle.kind == SEMANTICS and toggle.members]
+def semantics(study: Study) -> list[Toggle]:
+    """The choices of a study's sides, but for the schedule's, that change which function is computed."""
+    return [
+        toggle for toggle in toggles(study.reference, study.candidate) if toggle.kind == SEMANTICS and toggle.members
+    ]
 
 
-def trials(plan: Plan, trials: Trials) -> Trials:
+def trials(study: Study, trials: Trials) -> Trials:
     """What runs beside both sides; nothing where the weights do not change."""
-    schedule = rollout(plan)
-    return {} if schedule is None else dict(_trials(plan, schedule))
+    schedule = rollout(study)
+    return {} if schedule is None else dict(_trials(study, schedule))
 
 
-def _trials(plan: Plan, schedule: Schedule) -> Iterator[tuple[TrialKey, Trial]]:
+def _trials(study: Study, schedule: Schedule) -> Iterator[tuple[TrialKey, Trial]]:
     """Each is the candidate's plan, on steps of its own; only steps say which weights run."""
-    oldest, side, choices = max(schedule.lags), plan.candidate, semantics(plan)
-    trained = mixed(side, choices, plan.reference) if choices else None
-    trainer = plan.walked(plan.reference).on(plan.grid.sequences, plan.grid.length)
+    oldest, side, choices = max(schedule.lags), study.candidate, semantics(study)
+    trained = mixed(side, choices, study.reference) if choices else None
+    trainer = study.walked(study.reference).on(study.grid.sequences, study.grid.length)
     for lag in range(oldest + 1):
-        steps = recomputed(schedule, lag, plan.grid.sequences, plan.grid.length)
+        steps = recomputed(schedule, lag, study.grid.sequences, study.grid.length)
         givers = {0: TrialKey("update", RECOMPUTED, lag) if lag < oldest else CANDIDATE}
         if lag < oldest:
             yield TrialKey("update", RECOMPUTED, lag), Trial(side=side, base=CANDIDATE, schedule=steps)
@@ -72,7 +74,7 @@ def _trials(plan: Plan, schedule: Schedule) -> Iterator[tuple[TrialKey, Trial]]:
             yield TrialKey("update", NEWEST, lag), Trial(side=side, base=CANDIDATE, schedule=all_on(steps, 0))
             yield (
                 TrialKey("update", OWN, lag),
-                Trial(side=plan.reference, base=REFERENCE, schedule=all_on(trainer, lag)),
+                Trial(side=study.reference, base=REFERENCE, schedule=all_on(trainer, lag)),
             )
             if schedule.recomputes:
                 yield (
@@ -86,13 +88,13 @@ def _trials(plan: Plan, schedule: Schedule) -> Iterator[tuple[TrialKey, Trial]]:
         yield TrialKey("update", KEPT), Trial(side=side, base=CANDIDATE, schedule=steps, keys_of=keys_of)
 
 
-def paths(plan: Plan, schedule: Schedule) -> list[Path]:
+def paths(study: Study, schedule: Schedule) -> list[Path]:
     """By lag, from 0 on, the walkers of the tokens whose weights are that many updates back."""
-    oldest, has_semantics = max(schedule.lags), bool(semantics(plan))
+    oldest, has_semantics = max(schedule.lags), bool(semantics(study))
     by_lag = []
     for lag in range(oldest + 1):
-        on_own: Name = CANDIDATE if lag == oldest else TrialKey("update", RECOMPUTED, lag)
-        newest: Name = TrialKey("update", NEWEST, lag) if lag else on_own
+        on_own: WalkerName = CANDIDATE if lag == oldest else TrialKey("update", RECOMPUTED, lag)
+        newest: WalkerName = TrialKey("update", NEWEST, lag) if lag else on_own
         by_lag.append(
             Path(
                 rollout=CANDIDATE,

@@ -16,7 +16,7 @@ from moeparity.plan.schedule.token_grid import TokenGrid
 OWN = "as in the recipe"
 """The name of a side's own schedule."""
 
-Kind = Literal["forward", "prefill", "decode", "packed"]
+CompositionKind = Literal["forward", "prefill", "decode", "packed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Group:
     over sequences, are not: there a sequence's inputs depend on its neighbours.
     """
 
-    kind: Kind
+    kind: CompositionKind
     compositions: tuple[Composition, ...]
     left_out: tuple[str, ...]
 
@@ -72,7 +72,7 @@ def groups(own_settings: ScheduleSettings, batches: Sequence[int], grid: TokenGr
 
 def _wanted(
     own_settings: ScheduleSettings, batches: Sequence[int], grid: TokenGrid, where: Where
-) -> Iterator[tuple[Kind, list[Composition]]]:
+) -> Iterator[tuple[CompositionKind, list[Composition]]]:
     """The groups to try, before their schedules are made."""
     whole = replace(
         own_settings,
@@ -90,7 +90,7 @@ def _wanted(
         Composition(name=name, settings=further_settings)
         for name, further_settings in others(own_settings, grid, where).items()
     ]
-    last: Kind = (
+    last: CompositionKind = (
         "decode" if own_settings.start is not None else "packed" if own_settings.pack is not None else _kind(whole)
     )
     bases = {_kind(whole): whole}
@@ -107,7 +107,7 @@ def _wanted(
         yield kind, sized + joining
 
 
-def _kind(whole: ScheduleSettings) -> Kind:
+def _kind(whole: ScheduleSettings) -> CompositionKind:
     return "forward" if whole.is_plain else "prefill"
 
 
@@ -122,7 +122,7 @@ def _is_batch_of(of: ScheduleSettings, base: ScheduleSettings) -> bool:
     return replace(of, batch=base.batch) == base
 
 
-def _group(kind: Kind, wanted: Sequence[Composition], grid: TokenGrid, where: Where) -> Group:
+def _group(kind: CompositionKind, wanted: Sequence[Composition], grid: TokenGrid, where: Where) -> Group:
     by_steps: dict[tuple[Step, ...], Composition] = {}
     left_out = []
     for composition in wanted:

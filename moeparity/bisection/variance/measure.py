@@ -23,7 +23,7 @@ from moeparity.bisection.variance.report import (
 )
 from moeparity.engine.grid import Turn
 from moeparity.engine.view import NodeView
-from moeparity.engine.walker import Name, Walker
+from moeparity.engine.walker import Walker, WalkerName
 from moeparity.metrics.tokens import TokenMetrics
 from moeparity.plan.graph import Graph, Node
 from moeparity.plan.schedule.settings import described
@@ -110,7 +110,7 @@ class Variance:
     input_ids: Tensor
     loss_mask: Tensor
     real: Tensor
-    compared: Mapping[tuple[Name, Name], Compared] = field(init=False)
+    compared: Mapping[tuple[WalkerName, WalkerName], Compared] = field(init=False)
     _places: Mapping[str, int] = field(init=False)
     _last: Mapping[str, str] = field(init=False)
 

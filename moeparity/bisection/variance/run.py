@@ -11,12 +11,12 @@ from typing import Final
 from moeparity.bisection.degeneracy.measure import degeneracy, flat_logits
 from moeparity.bisection.degeneracy.show import reasons
 from moeparity.bisection.options import Options
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.prepare import prepare
 from moeparity.bisection.run.data import Cost, Run
 from moeparity.bisection.run.measure import run_of, variant
 from moeparity.bisection.sample import generate
 from moeparity.bisection.schedule.measure import seeing
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import walker
 from moeparity.bisection.variance.compositions import Group, groups
 from moeparity.bisection.variance.measure import Variance, group_variance
@@ -37,14 +37,14 @@ GroupsOf = Mapping[tuple[str, ...], tuple[Group, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class VarianceRequest:
     """Which sizes of batches to try, and for which side, or `both`."""
 
     batches: tuple[int, ...]
     side: str = BOTH
 
     @classmethod
-    def of(cls, batches: str, side: str) -> Request:
+    def of(cls, batches: str, side: str) -> VarianceRequest:
         """The request that a user typed, such as `1,2,4,8`. Raises MoeparityError."""
         try:
             sizes = tuple(dict.fromkeys(int(size) for size in batches.split(",")))
@@ -67,7 +67,7 @@ class Request:
 
 def variance(
     recipe: str | Path,
-    request: Request,
+    request: VarianceRequest,
     *,
     device: str = "auto",
     allow_code: bool = False,
@@ -80,90 +80,93 @@ def variance(
     not fit into memory.
     """
     options = Options(attribution=False, allow_code=allow_code, memory_limit=memory_limit)
-    plan = generate(prepare(Path(recipe), device=device, options=options, progress=progress), progress=progress)
-    plan.refuse_recorded("moeparity variance")
-    groups_of = _groups(plan, request)
-    plan = _bound(plan, groups_of, options)
-    return _measured(plan, groups_of, progress)
+    study = generate(prepare(Path(recipe), device=device, options=options, progress=progress), progress=progress)
+    study.refuse_recorded("moeparity variance")
+    groups_of = _groups(study, request)
+    study = _bound(study, groups_of, options)
+    return _measured(study, groups_of, progress)
 
 
-def _groups(plan: Plan, request: Request) -> GroupsOf:
+def _groups(study: Study, request: VarianceRequest) -> GroupsOf:
     """The compositions of each side; of both at once if only their schedules differ."""
     by_side = {
-        side: groups(plan.sides[side].schedule, request.batches, plan.grid, Where(plan.path, _recipe(plan, side).line))
+        side: groups(
+            study.sides[side].schedule, request.batches, study.grid, Where(study.path, _recipe(study, side).line)
+        )
         for side in request.sides
     }
-    is_one_plan = all(toggle.kind == "schedule" for toggle in plan.toggles)
+    is_one_plan = all(toggle.kind == "schedule" for toggle in study.toggles)
     if is_one_plan and len(by_side) > 1 and by_side[REFERENCE] == by_side[CANDIDATE]:
         return {SIDES: by_side[REFERENCE]}
     return {(side,): of_side for side, of_side in by_side.items()}
 
 
-def _recipe(plan: Plan, name: str) -> variant_schema.Variant:
+def _recipe(study: Study, name: str) -> variant_schema.Variant:
     """The recipe's variant of a side."""
-    return plan.recipe.reference if name == REFERENCE else plan.recipe.candidate
+    return study.recipe.reference if name == REFERENCE else study.recipe.candidate
 
 
-def _bound(plan: Plan, groups_of: GroupsOf, options: Options) -> Plan:
-    """The plan, bound for every phase that some composition has."""
+def _bound(study: Study, groups_of: GroupsOf, options: Options) -> Study:
+    """The study, bound for every phase that some composition has."""
     every = {
         composition.settings
         for of_side in groups_of.values()
         for group in of_side
         for composition in group.compositions
     }
-    there = {phase for settings in every for phase in walked(settings, plan.grid, Where(plan.path)).phases}
-    if there <= set(plan.reference.plan.phases):
-        return plan
+    there = {phase for settings in every for phase in walked(settings, study.grid, Where(study.path)).phases}
+    if there <= set(study.reference.plan.phases):
+        return study
     phases = tuple(phase for phase in PHASES if phase in there)
-    again = prepare(plan.path, options=replace(options, phases=phases), opener=lambda *_, **__: plan.model)
-    return again.on(plan.tokens)
+    again = prepare(study.path, options=replace(options, phases=phases), opener=lambda *_, **__: study.model)
+    return again.on(study.tokens)
 
 
-def _measured(plan: Plan, groups_of: GroupsOf, progress: Callback | None) -> VarianceReport:
+def _measured(study: Study, groups_of: GroupsOf, progress: Callback | None) -> VarianceReport:
     """Run all compositions in one pass, and report what was seen of them."""
     start = time.perf_counter()
     walkers_of = {
-        (sides, group.kind): _walkers(plan, sides[0], group)
+        (sides, group.kind): _walkers(study, sides[0], group)
         for sides, of_side in groups_of.items()
         for group in of_side
     }
     groups_of_walkers = tuple(walkers_of.values())
-    ids, real, scored = plan.outcomes_on_device
+    ids, real, scored = study.outcomes_on_device
     pairs = [(first, second) for first, *others in groups_of_walkers for second in others]
-    observer = Variance(plan.model.graph, pairs, ids, scored, real)
-    flat = flat_logits(plan, tuple(first.name for first, *_ in groups_of_walkers))
+    observer = Variance(study.model.graph, pairs, ids, scored, real)
+    flat = flat_logits(study, tuple(first.name for first, *_ in groups_of_walkers))
     every = [walk for walks in groups_of_walkers for walk in walks]
-    finished = plan.passes(progress).run(every, [observer, flat])
+    finished = study.passes(progress).run(every, [observer, flat])
     sides = tuple(
         SideVariance(
             sides=names,
-            variant=variant(_recipe(plan, names[0]), plan.sides[names[0]]),
-            seeing=seeing(plan.sides[names[0]].plan),
+            variant=variant(_recipe(study, names[0]), study.sides[names[0]]),
+            seeing=seeing(study.sides[names[0]].plan),
             groups=tuple(
-                group_variance(group, observer.of(walkers_of[names, group.kind]), plan.grid, plan.model.graph)
+                group_variance(group, observer.of(walkers_of[names, group.kind]), study.grid, study.model.graph)
                 for group in of_side
             ),
         )
         for names, of_side in groups_of.items()
     )
-    degenerate = degeneracy(plan, flat)
+    degenerate = degeneracy(study, flat)
     return VarianceReport(
-        run=_of_run(plan, every),
-        synthetic=plan.recipe.synthetic,
+        run=_of_run(study, every),
+        synthetic=study.recipe.synthetic,
         sides=sides,
         degeneracy=degenerate,
         reasons=(*reasons(degenerate), *_unknown(sides)),
         reading=tuple(reading(sides)),
-        cost=_cost(plan, every, finished, time.perf_counter() - start),
+        cost=_cost(study, every, finished, time.perf_counter() - start),
     )
 
 
-def _walkers(plan: Plan, side: str, group: Group) -> tuple[Walker, ...]:
+def _walkers(study: Study, side: str, group: Group) -> tuple[Walker, ...]:
     sides = {
-        composition.name: replace(plan.sides[side], schedule=composition.settings) for composition in group.compositions
+        composition.name: replace(study.sides[side], schedule=composition.settings)
+        for composition in group.compositions
     }
-    return tuple(walker(plan, (side, group.kind, name), composed) for name, composed in sides.items())
+    return tuple(walker(study, (side, group.kind, name), composed) for name, composed in sides.items())
 
 
 def _unknown(sides: Sequence[SideVariance]) -> Iterator[str]:
@@ -176,11 +179,11 @@ def _unknown(sides: Sequence[SideVariance]) -> Iterator[str]:
         yield "some compositions have no scored token in common"
 
 
-def _cost(plan: Plan, walkers: Sequence[Walker], finished: Pass, seconds: float) -> Cost:
-    steps = sum(len(walk.schedule.on(*plan.tokens.input_ids.shape).steps) for walk in walkers)
+def _cost(study: Study, walkers: Sequence[Walker], finished: Pass, seconds: float) -> Cost:
+    steps = sum(len(walk.schedule.on(*study.tokens.input_ids.shape).steps) for walk in walkers)
     return Cost(
         evaluations=sum(finished.counts.evaluations.values()),
-        naive_evaluations=steps * len(plan.model.graph.nodes),
+        naive_evaluations=steps * len(study.model.graph.nodes),
         weight_bytes_read=finished.counts.bytes_read,
         seconds=seconds,
         memory_estimated=finished.footprint.total,
@@ -188,7 +191,7 @@ def _cost(plan: Plan, walkers: Sequence[Walker], finished: Pass, seconds: float)
     )
 
 
-def _of_run(plan: Plan, walkers: Sequence[Walker]) -> Run:
-    scored = plan.tokens.loss_mask.clone()
+def _of_run(study: Study, walkers: Sequence[Walker]) -> Run:
+    scored = study.tokens.loss_mask.clone()
     scored[:, 0] = False
-    return run_of(plan, int(scored.sum()), len(walkers))
+    return run_of(study, int(scored.sum()), len(walkers))

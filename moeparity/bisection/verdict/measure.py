@@ -8,8 +8,8 @@ from moeparity.bisection.arrival.data import Arrival
 from moeparity.bisection.context import Context, Measure
 from moeparity.bisection.degeneracy.data import Degeneracy
 from moeparity.bisection.degeneracy.show import sound
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.record.data import OtherRecord, Record, Recording
+from moeparity.bisection.study import Study
 from moeparity.bisection.verdict.data import Metrics, Verdicts
 from moeparity.metrics.tokens import SequenceSums
 from moeparity.metrics.verdict import Status, Verdict
@@ -20,32 +20,32 @@ _SEVERITY: tuple[Status, ...] = ("pass", "inconclusive", "fail")
 
 def measure(of: Context) -> Verdicts:
     """The verdict and the metrics."""
-    own_verdict = _of_whole_trace(sound(_verdict(of), of[Degeneracy]), of.plan)
+    own_verdict = _of_whole_trace(sound(_verdict(of), of[Degeneracy]), of.study)
     other_record = of.get(OtherRecord)
     verdict = beside_record(own_verdict, of[Recording].record)
     verdict = verdict if other_record is None else beside_record(verdict, other_record.record)
-    if of.plan.model.graph.pairs:
+    if of.study.model.graph.pairs:
         verdict = replace(verdict, reduce="pair")
     return Verdicts(verdict=verdict, metrics=_metrics(of.observed.logits.sums(CANDIDATE)))
 
 
 def _verdict(of: Context) -> Verdict:
-    verdict, draws = of.observed.logits.sums(CANDIDATE).verdict(of.plan.gate), of.get(Arrival)
+    verdict, draws = of.observed.logits.sums(CANDIDATE).verdict(of.study.gate), of.get(Arrival)
     if draws is None or not draws.disputed:
         return verdict
     return replace(verdict, status="inconclusive", reason="draws of its order of arrival decide differently")
 
 
-def _of_whole_trace(verdict: Verdict, plan: Plan) -> Verdict:
+def _of_whole_trace(verdict: Verdict, study: Study) -> Verdict:
     """The verdict, inconclusive if a trace can't support it: if its logits were not recorded, or, instead of a pass, if
     its recording was cut.
     """
-    if plan.recorded is None:
+    if study.recorded is None:
         return verdict
-    if plan.model.graph.output not in plan.recorded.grafts:
+    if study.model.graph.output not in study.recorded.grafts:
         reason = "no logits were recorded, so these are what the reference's head makes of the recorded values"
         return replace(verdict, status="inconclusive", reason=reason)
-    if plan.recorded.whole or verdict.status != "pass":
+    if study.recorded.whole or verdict.status != "pass":
         return verdict
     reason = "the trace was cut, its program did not get to the end of its recording"
     return replace(verdict, status="inconclusive", reason=f"{reason}: {verdict.reason}")

@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load, save
 
 from moeparity.bisection.options import Options
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.codec import Codec, CodecError, classes_of
 from moeparity.bisection.resume.fingerprint import parts
+from moeparity.bisection.study import Study
 from moeparity.inputs.machine import numerics_key, precisions
 from moeparity.inputs.tokens import TokenSet
 
@@ -28,10 +28,10 @@ DONE, REFUSED, FAILED, PART = (bytes([kind]) for kind in b"drfp")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What a worker needs to prepare the same plan as the command: the recipe, its folder, the options.
+    """What a worker needs to prepare the same study as the command: the recipe, its folder, the options.
 
     tokens: those that the recipe asked to sample; None if they come from its file. precisions: by backend, in what
-    torch multiplies fp32. machine: what decides bits on the command's machine. parts: hashes of what the plan is made
+    torch multiplies fp32. machine: what decides bits on the command's machine. parts: hashes of what the study is made
     of.
     functions: SHA-256 of the files of users' functions.
     """
@@ -48,27 +48,27 @@ class Job:
     functions: dict[str, str]
 
 
-def job_of(plan: Plan, options: Options) -> Job:
-    """The job of a plan that was prepared with these options."""
-    device = plan.model.device
+def job_of(study: Study, options: Options) -> Job:
+    """The job of a study that was prepared with these options."""
+    device = study.model.device
     return Job(
-        recipe=str(plan.path),
+        recipe=str(study.path),
         folder=str(Path.cwd()),
         device=device.type,
         options=options,
-        tokens=None if plan.recipe.tokens.sample is None else plan.tokens,
+        tokens=None if study.recipe.tokens.sample is None else study.tokens,
         threads=torch.get_num_threads(),
         precisions=precisions(),
         machine=numerics_key(device),
-        parts=parts(plan),
-        functions=functions_of(plan),
+        parts=parts(study),
+        functions=functions_of(study),
     )
 
 
-def functions_of(plan: Plan) -> dict[str, str]:
+def functions_of(study: Study) -> dict[str, str]:
     """By `module:function`, the SHA-256 of the file that a user's function is in; its imports are not looked at."""
     digests = {}
-    for call in plan.functions:
+    for call in study.functions:
         file = getattr(sys.modules[call.partition(":")[0]], "__file__", None)
         digests[call] = "" if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()
     return digests

@@ -1,4 +1,4 @@
-"""The work of a worker: it prepares the same plan as the command, refuses if it can't, and computes."""
+"""The work of a worker: it prepares the same study as the command, refuses if it can't, and computes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from moeparity.bisection.measures import codec
 from moeparity.bisection.observe import Observation
 from moeparity.bisection.observed import ShardPart
 from moeparity.bisection.pipeline import bisected, first_toggles
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.prepare import prepare
 from moeparity.bisection.report import Report
 from moeparity.bisection.resume.fingerprint import parts
+from moeparity.bisection.study import Study
 from moeparity.bisection.workers.message import (
     DONE,
     FAILED,
@@ -38,7 +38,7 @@ from moeparity.inputs.model import OpenedOnce
 from moeparity.progress import Callback, Progress
 
 UNCOMPARED = ("machine", "functions")
-"""Parts of a plan whose hashes may differ in a worker, since their contents are compared one by one."""
+"""Parts of a study whose hashes may differ in a worker, since their contents are compared one by one."""
 
 
 class RefusedError(Exception):
@@ -46,12 +46,12 @@ class RefusedError(Exception):
 
 
 class Server:
-    """Answers the tasks of one command; a plan is prepared once and used again for tasks of the same job."""
+    """Answers the tasks of one command; a study is prepared once and used again for tasks of the same job."""
 
     def __init__(self) -> None:
         self._opener = OpenedOnce()
         self._job: Job | None = None
-        self._plan: Plan | None = None
+        self._study: Study | None = None
 
     def answer(self, message: bytes, on_part: Callable[[float], None] | None = None) -> bytes:
         """The answer to a task; `on_part` is told how much of it is done, from 0 to 1."""
@@ -68,32 +68,32 @@ class Server:
             return FAILED + json.dumps([type(error).__name__, words]).encode()
 
     def _computed(self, task: Task, progress: Callback | None) -> bytes:
-        plan = self._prepared(task.job)
-        writer = codec(plan.model.graph, Report)
+        study = self._prepared(task.job)
+        writer = codec(study.model.graph, Report)
         if isinstance(task, PointTask):
-            return packed(writer, bisected(plan, progress=progress))
-        return packed(writer, _shard(plan, task, progress))
+            return packed(writer, bisected(study, progress=progress))
+        return packed(writer, _shard(study, task, progress))
 
-    def _prepared(self, job: Job) -> Plan:
+    def _prepared(self, job: Job) -> Study:
         if (
-            self._plan is None
+            self._study is None
             or self._job is None
             or packed(TASKS, PointTask(job=job)) != packed(TASKS, PointTask(job=self._job))
         ):
-            self._plan, self._job = _prepared(job, self._opener), job
-        return self._plan
+            self._study, self._job = _prepared(job, self._opener), job
+        return self._study
 
 
-def _shard(plan: Plan, task: ShardTask, progress: Callback | None) -> ShardPart:
+def _shard(study: Study, task: ShardTask, progress: Callback | None) -> ShardPart:
     first = not task.parents
-    plan, toggles = (plan, first_toggles(plan)) if first else taken_apart(plan, task.parents)
-    shards = shards_of(Observation.of(plan, toggles, first=first))
+    study, toggles = (study, first_toggles(study)) if first else taken_apart(study, task.parents)
+    shards = shards_of(Observation.of(study, toggles, first=first))
     shard = next(shard for shard in shards if (shard.first, shard.last) == (task.first, task.last))
-    return shard_part(plan, toggles, shard, first=first, progress=progress)
+    return shard_part(study, toggles, shard, first=first, progress=progress)
 
 
-def _prepared(job: Job, opener: OpenedOnce) -> Plan:
-    """The plan of a job. Raises RefusedError if it differs from the command's."""
+def _prepared(job: Job, opener: OpenedOnce) -> Study:
+    """The study of a job. Raises RefusedError if it differs from the command's."""
     try:
         os.chdir(job.folder)
     except OSError as error:
@@ -104,14 +104,14 @@ def _prepared(job: Job, opener: OpenedOnce) -> Plan:
     for name, precision in job.precisions.items():
         set_precision(name, precision)
     refuse_other(job.machine, numerics_key(choose(job.device)))
-    plan = prepare(Path(job.recipe), device=job.device, options=job.options, opener=opener)
-    plan = plan if job.tokens is None else plan.on(job.tokens)
-    own_parts = parts(plan)
+    study = prepare(Path(job.recipe), device=job.device, options=job.options, opener=opener)
+    study = study if job.tokens is None else study.on(job.tokens)
+    own_parts = parts(study)
     others = [name for name, digest in job.parts.items() if name not in UNCOMPARED and own_parts.get(name) != digest]
-    others += [call for call, digest in functions_of(plan).items() if job.functions.get(call) != digest]
+    others += [call for call, digest in functions_of(study).items() if job.functions.get(call) != digest]
     if others:
         raise RefusedError(f"on this machine these are others than where the command runs: {listed(others)}")
-    return plan
+    return study
 
 
 def refuse_other(job_parts: Mapping[str, str], own_parts: Mapping[str, str]) -> None:

@@ -10,8 +10,8 @@ from itertools import pairwise
 from moeparity.bisection.measures import codec
 from moeparity.bisection.observe import Observation, observe, ran
 from moeparity.bisection.observed import Observed, ShardPart
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.pieces import PieceStore
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import Refusals
 from moeparity.bisection.workers.crew import Crew, Piece, computed
 from moeparity.bisection.workers.message import TASKS, Job, ShardTask, packed
@@ -24,7 +24,7 @@ from moeparity.progress import Callback
 
 MOST = 32
 """A pass has at most this many shards. Each reads all weights, and the more there are, the less a lost worker loses.
-The number depends on nothing in which another command on the same plan could differ, so that its kept shards can be
+The number depends on nothing in which another command on the same study could differ, so that its kept shards can be
 used.
 """
 SHARD = "{}.sequences-"
@@ -47,7 +47,7 @@ class Shard:
 
 def shards_of(observation: Observation) -> tuple[Shard, ...]:
     """The shards of a pass: at most `MOST`, of about equally many sequences as far as the waves allow."""
-    sequences, length = observation.plan.tokens.input_ids.shape
+    sequences, length = observation.study.tokens.input_ids.shape
     waves = Grid.of(observation.walkers, sequences, length).waves
     count = min(MOST, len(waves))
     edges = [len(waves) * number // count for number in range(count + 1)]
@@ -55,11 +55,11 @@ def shards_of(observation: Observation) -> tuple[Shard, ...]:
 
 
 def shard_part(
-    plan: Plan, toggles: Sequence[Toggle], shard: Shard, *, first: bool, progress: Callback | None = None
+    study: Study, toggles: Sequence[Toggle], shard: Shard, *, first: bool, progress: Callback | None = None
 ) -> ShardPart:
     """Run one shard of a pass."""
     start = time.perf_counter()
-    whole = Observation.of(plan, toggles, first=first)
+    whole = Observation.of(study, toggles, first=first)
     observation, counts, memory = ran(whole, progress, slice(shard.first, shard.last))
     rows = slice(shard.start, shard.end)
     return ShardPart(
@@ -74,21 +74,21 @@ def shard_part(
     )
 
 
-def taken_apart(plan: Plan, names: Sequence[Sequence[str]]) -> tuple[Plan, list[Toggle]]:
-    """The plan after the named toggles were taken apart, pass by pass, and the toggles that the last of these passes
+def taken_apart(study: Study, names: Sequence[Sequence[str]]) -> tuple[Study, list[Toggle]]:
+    """The study after the named toggles were taken apart, pass by pass, and the toggles that the last of these passes
     tries.
     """
     parts: list[Toggle] = []
     for parents in names:
-        toggles = {toggle.name: toggle for toggle in plan.toggles}
+        toggles = {toggle.name: toggle for toggle in study.toggles}
         parts = [part for name in parents for part in split(toggles[name])]
-        plan = plan.with_toggles(parts)
-    return plan, parts
+        study = study.with_toggles(parts)
+    return study, parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workforce:
-    """Who computes the shards of a plan's passes, and the job that workers prepare; None: this process."""
+    """Who computes the shards of a study's passes, and the job that workers prepare; None: this process."""
 
     crew: Crew | None = None
     job: Job | None = None
@@ -100,12 +100,12 @@ HERE = Workforce()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardedPass:
-    """One pass of a plan, computed in shards.
+    """One pass of a study, computed in shards.
 
     parents: by pass up to this one, the toggles that were taken apart for it; empty for the first pass.
     """
 
-    plan: Plan
+    study: Study
     toggles: Sequence[Toggle]
     parents: tuple[tuple[str, ...], ...]
 
@@ -117,7 +117,7 @@ class ShardedPass:
     @property
     def observation(self) -> Observation:
         """A new observation of the pass, with nothing seen."""
-        return Observation.of(self.plan, self.toggles, first=not self.parents)
+        return Observation.of(self.study, self.toggles, first=not self.parents)
 
     def observed(self, store: PieceStore | None, workforce: Workforce, progress: Callback | None = None) -> Observed:
         """What all shards saw together. Raises MoeparityError."""
@@ -129,7 +129,7 @@ class ShardedPass:
                 place=place,
                 key=shard.name(self.number),
                 store=store,
-                codec=codec(self.plan.model.graph),
+                codec=codec(self.study.model.graph),
                 sharded=self,
                 shard=shard,
                 job=workforce.job,
@@ -144,7 +144,7 @@ class ShardedPass:
         if joined.refused.keys() - observation.refused.keys():
             # A trial that some shard could not run was not seen in full: the whole pass is computed again without it.
             first = not self.parents
-            return observe(self.plan, self.toggles, first=first, refused=joined.refused, progress=progress)
+            return observe(self.study, self.toggles, first=first, refused=joined.refused, progress=progress)
         assert joined.memory is not None
         return observation.observed(joined.counts, joined.memory, time.perf_counter() - start)
 
@@ -160,7 +160,7 @@ class ShardPiece(Piece):
     def compute(self) -> ShardPart:
         """The part, computed here."""
         sharded = self.sharded
-        return shard_part(sharded.plan, sharded.toggles, self.shard, first=not sharded.parents)
+        return shard_part(sharded.study, sharded.toggles, self.shard, first=not sharded.parents)
 
     def message(self) -> bytes:
         """The task for a worker."""

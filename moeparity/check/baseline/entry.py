@@ -13,7 +13,7 @@ from moeparity.bisection.digests.data import Digests
 from moeparity.bisection.outline import Outline
 from moeparity.bisection.report import Report
 from moeparity.check.baseline.lock import Bits, Budget, Choices, Entry, Side
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.choices import Choice, choices
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 
@@ -80,7 +80,7 @@ def _rounded_up(value: float) -> float:
 
 def stated(outline: Outline) -> Stated:
     """The choices of a recipe's sides."""
-    sides: dict[Side, BoundGraph] = dict(zip((REFERENCE, CANDIDATE), outline.plans, strict=True))
+    sides: dict[Side, Plan] = dict(zip((REFERENCE, CANDIDATE), outline.plans, strict=True))
     return {
         side: {node.name: tuple(choices(node, (plan,))) for node in outline.graph.nodes} for side, plan in sides.items()
     }

@@ -13,7 +13,7 @@ from typing import Any
 
 from moeparity.errors import MoeparityError
 from moeparity.evidence.capture.context import Capture
-from moeparity.evidence.capture.settings import Settings, read, written
+from moeparity.evidence.capture.settings import CaptureSettings, read, written
 from moeparity.evidence.capture.verify.comparison import Tolerance
 from moeparity.evidence.capture.verify.verifier import Verification
 
@@ -21,7 +21,7 @@ VARIABLE = "MOEPARITY_CAPTURE"
 
 
 def message(
-    folder: Path | None, settings: Settings, program: tuple[str, ...], verification: Verification | None
+    folder: Path | None, settings: CaptureSettings, program: tuple[str, ...], verification: Verification | None
 ) -> str:
     """What a program is told of its capture, as the environment carries it."""
     verify = None

@@ -17,7 +17,7 @@ from typing import Any
 
 from moeparity.errors import MoeparityError, TraceError, Where
 from moeparity.evidence.capture.child import VARIABLE, message
-from moeparity.evidence.capture.settings import Settings
+from moeparity.evidence.capture.settings import CaptureSettings
 from moeparity.evidence.capture.verify.verifier import Verification
 from moeparity.evidence.trace.reader import open_trace
 from moeparity.evidence.trace.writer import EVENTS
@@ -39,7 +39,7 @@ class RankPart:
 
 
 def run(
-    command: Sequence[str], folder: Path | None, settings: Settings, verification: Verification | None = None
+    command: Sequence[str], folder: Path | None, settings: CaptureSettings, verification: Verification | None = None
 ) -> int:
     """Run a command under a capture, and return its exit code: 128 and more where a signal ended it.
 

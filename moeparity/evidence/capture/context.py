@@ -28,7 +28,7 @@ from moeparity.evidence.capture.modules import Modules
 from moeparity.evidence.capture.place import Places
 from moeparity.evidence.capture.recorder import SOON, Recorder
 from moeparity.evidence.capture.served import Served
-from moeparity.evidence.capture.settings import Settings, Words, settings_of
+from moeparity.evidence.capture.settings import CaptureSettings, Words, settings_of
 from moeparity.evidence.capture.verify.comparison import Tolerance
 from moeparity.evidence.capture.verify.verifier import Verification, Verifier
 from moeparity.evidence.trace.reader import open_trace
@@ -68,7 +68,7 @@ class Capture:
     def __init__(
         self,
         folder: Path | None,
-        settings: Settings,
+        settings: CaptureSettings,
         *,
         program: tuple[str, ...] = (),
         verification: Verification | None = None,
@@ -295,7 +295,9 @@ class _Entry:
 capture = _Entry()
 
 
-def _keeping_what_is_recorded(settings: Settings, verification: Verification, *, held_only: bool) -> Settings:
+def _keeping_what_is_recorded(
+    settings: CaptureSettings, verification: Verification, *, held_only: bool
+) -> CaptureSettings:
     """Settings that keep whole what the record has whole, so that a tolerance can hold for elements."""
     selected = open_trace(verification.recorded).ranks[0].head.selected
     return replace(settings, save=selected, budget=sys.maxsize if held_only else settings.budget)

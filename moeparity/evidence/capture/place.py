@@ -15,7 +15,7 @@ _NODES = 1 << 18
 """So many nodes of autograd's graph are remembered with what made them."""
 
 
-class Place(NamedTuple):
+class CallPlace(NamedTuple):
     """The module path, the phase, the call of the module inside which it is, and the call whose gradient it is."""
 
     path: str
@@ -68,7 +68,7 @@ class Places:
                 return call
         return None
 
-    def current(self) -> Place:
+    def current(self) -> CallPlace:
         """Where this thread is."""
         modules = self._thread.modules
         path, inside = (modules[-1].path, modules[-1].call.id) if modules else ("", None)
@@ -76,11 +76,11 @@ class Places:
         if node is not None:
             number = node._sequence_nr()
             forward_path, forward_call = self._nodes.get(number, ("", None))
-            return Place(path or forward_path, "backward", inside, forward_call)
+            return CallPlace(path or forward_path, "backward", inside, forward_call)
         if self._thread.optimizers:
-            return Place(path, "optimizer", inside)
+            return CallPlace(path, "optimizer", inside)
         # What runs when a backward pass ends, as FSDP's last reductions do, is of no node and of that pass.
-        return Place(path, "forward" if torch._C._current_graph_task_id() == -1 else "backward", inside)
+        return CallPlace(path, "forward" if torch._C._current_graph_task_id() == -1 else "backward", inside)
 
     def made_nodes(self, call: Running) -> None:
         """Nodes of autograd's graph that were made since the last call belong to this one."""

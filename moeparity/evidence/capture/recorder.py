@@ -16,7 +16,7 @@ import torch
 from moeparity.evidence.capture.apart import Apart
 from moeparity.evidence.capture.flush import Running, Sink, complete, let_go, write
 from moeparity.evidence.capture.seen import SeenValue, Storage, Storages, covers, extent, problem, remember, version_of
-from moeparity.evidence.capture.settings import Settings
+from moeparity.evidence.capture.settings import CaptureSettings
 from moeparity.evidence.capture.statistics import Tally, has_order, later
 from moeparity.evidence.trace.digest import row_digests
 from moeparity.evidence.trace.records import Batch
@@ -44,7 +44,7 @@ class Recorder:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: CaptureSettings,
         opened: Callable[[], Sequence[Sink]],
         ready: Callable[[], bool],
         notices: Callable[[], Iterable[str]],

@@ -16,7 +16,7 @@ UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class CaptureSettings:
     """What is recorded, and what is where nothing else is said.
 
     `levels`: of `op`, `module`, `gradient`. `save`: globs; of a call whose module path or name one of them matches,
@@ -66,13 +66,13 @@ class Words(TypedDict, total=False):
     stacks: bool
 
 
-def settings_of(**words: Unpack[Words]) -> Settings:
+def settings_of(**words: Unpack[Words]) -> CaptureSettings:
     """The settings that these words say. Raises MoeparityError for a word that says nothing."""
     fields: dict[str, Any] = {name: value for name, value in words.items() if name not in _READ}
     for name, (field, read_word) in _READ.items():
         if name in words:
             fields[field] = read_word(words[name])  # type: ignore[literal-required]
-    return Settings(**fields)
+    return CaptureSettings(**fields)
 
 
 def _levels(text: tuple[str, ...] | str) -> tuple[str, ...]:
@@ -89,16 +89,16 @@ def _globs(text: Sequence[str] | str) -> tuple[str, ...]:
     return (text,) if isinstance(text, str) else tuple(text)
 
 
-def written(settings: Settings) -> str:
+def written(settings: CaptureSettings) -> str:
     """The settings as JSON, which `read` takes."""
     return json.dumps(asdict(settings))
 
 
-def read(text: str) -> Settings:
+def read(text: str) -> CaptureSettings:
     """The settings of JSON that `written` made."""
     document: dict[str, Any] = json.loads(text)
     plain: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in document.items()}
-    return Settings(**plain)
+    return CaptureSettings(**plain)
 
 
 def _bytes(budget: int | str) -> int:

@@ -17,7 +17,7 @@ from moeparity.evidence.census.forms import Making
 from moeparity.evidence.census.lanes import Lanes
 from moeparity.evidence.census.origins import Origin, origin_of
 from moeparity.evidence.census.sources import WEIGHTS, Sources
-from moeparity.evidence.census.walk import HeldTensor, Kind, walked
+from moeparity.evidence.census.walk import HeldTensor, TensorKind, walked
 from moeparity.evidence.trace.digest import row_digests
 
 _WHOLE = 1 << 26
@@ -34,7 +34,7 @@ class Entry:
     """
 
     path: str
-    kind: Kind
+    kind: TensorKind
     module: str
     dtype: str
     shape: tuple[int, ...]

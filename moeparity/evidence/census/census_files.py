@@ -11,7 +11,7 @@ from moeparity.evidence.census.census import Census, Entry
 from moeparity.evidence.census.forms import FORMS, Making
 from moeparity.evidence.census.lanes import Lanes
 from moeparity.evidence.census.origins import Origin
-from moeparity.evidence.census.walk import Kind
+from moeparity.evidence.census.walk import TensorKind
 
 _PLAIN = (
     "path", "kind", "module", "dtype", "shape", "device", "address", "storage", "others", "twins", "bits", "unread",
@@ -89,7 +89,7 @@ class _Parts:
 
 def _entries(heads: Sequence[Mapping[str, Any]], makings: Sequence[Making], parts: _Parts) -> Iterator[Entry]:
     for head in heads:
-        if head["kind"] not in get_args(Kind):
+        if head["kind"] not in get_args(TensorKind):
             raise ValueError
         described = head.get("origin")
         origin = None if described is None else Origin(

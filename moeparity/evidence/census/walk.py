@@ -13,7 +13,7 @@ from torch import nn
 from moeparity.evidence.capture.seen import overrides
 from moeparity.evidence.census.members import Member, attributes, class_members, layout_of, members, of_libraries, table
 
-Kind = Literal["parameter", "parametrised", "buffer", "computed", "attribute"]
+TensorKind = Literal["parameter", "parametrised", "buffer", "computed", "attribute"]
 """`parametrised`: the original of a parametrisation. `computed`: a buffer that no checkpoint keeps. `attribute`: what
 nobody registered.
 """
@@ -36,7 +36,7 @@ class HeldTensor:
 
     path: str
     tensor: torch.Tensor
-    kind: Kind
+    kind: TensorKind
     module: str
     holder: Any
     holder_path: str
@@ -114,12 +114,12 @@ class _Walker:
             for leaf, tensor in list(dict.items(table(module, slot))):
                 if layout_of(type(tensor)).sort != "tensor":
                     continue
-                kind: Kind = "computed" if leaf in unkept else "parameter" if sort == "parameter" else "buffer"
+                kind: TensorKind = "computed" if leaf in unkept else "parameter" if sort == "parameter" else "buffer"
                 kind = "parametrised" if ".parametrizations." in f".{name}." else kind
                 stop = _Stop(self.walk.paths.get(name, ""), module, name)
                 self._enter(f"{name}.{leaf}" if name else leaf, tensor, kind, stop)
 
-    def _enter(self, path: str, tensor: torch.Tensor, kind: Kind, stop: _Stop) -> None:
+    def _enter(self, path: str, tensor: torch.Tensor, kind: TensorKind, stop: _Stop) -> None:
         met = self._tensors.get(id(tensor))
         if met is not None:
             (met.others if kind == "attribute" else met.twins).append(path)

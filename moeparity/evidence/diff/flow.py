@@ -14,7 +14,7 @@ from moeparity.evidence.diff.side import OWN, WHOLE, Side
 from moeparity.evidence.diff.views import compare_views, memory_rows
 from moeparity.evidence.trace.records import Call
 
-Kind = Literal["op", "module", "weight", "input", "unseen", "wiring", "behind"]
+FlowKind = Literal["op", "module", "weight", "input", "unseen", "wiring", "behind"]
 Role = Literal["output", "input"]
 
 EQUAL = ("equal", "cast", "padding")
@@ -43,7 +43,7 @@ class Origin:
     """
 
     pair: ValuePair
-    kind: Kind
+    kind: FlowKind
     ops_a: tuple[Call, ...] = ()
     ops_b: tuple[Call, ...] = ()
     unread: int = 0
@@ -273,7 +273,7 @@ def origins(comparer: Comparer, pairs: Sequence[ValuePair], known_values: Knowle
 
 def _origin(a: Flow, b: Flow, pair: ValuePair) -> Origin:
     (ours, unread_a), (theirs, unread_b) = a.since_equal(pair.a), b.since_equal(pair.b)
-    kind: Kind = "op"
+    kind: FlowKind = "op"
     if not ours and not theirs:
         if a.is_known(pair.a) and b.is_known(pair.b):
             kind = "wiring"

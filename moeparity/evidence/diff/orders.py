@@ -11,7 +11,7 @@ from torch import Tensor
 from moeparity.evidence.diff.compare import Comparer
 from moeparity.evidence.diff.flow import Origin
 from moeparity.evidence.diff.key_columns import Part
-from moeparity.evidence.diff.report import LegalOrders, Verdict
+from moeparity.evidence.diff.report import DiffVerdict, LegalOrders
 from moeparity.evidence.diff.rerun.calls import LARGEST, Calls, as_rows
 from moeparity.evidence.diff.rerun.way import NotDrawnError, Way
 from moeparity.evidence.envelope.band import Band, band
@@ -150,12 +150,18 @@ def _judged(drawn_a: _Drawn | str, drawn_b: _Drawn | str, values: tuple[Tensor, 
         # Whose orders are wider rounds more.
         reason = "A lies within B's orders, B outside A's: B is less precise" if second and second.inside else ""
         return _legal_orders("outside", drawn_a, values, first, sums=sums, reason=reason)
-    verdict: Verdict = "inside" if second is None or second.inside else "inside one way"
+    verdict: DiffVerdict = "inside" if second is None or second.inside else "inside one way"
     return _legal_orders(verdict, drawn_a, values, first, sums=sums)
 
 
 def _legal_orders(
-    verdict: Verdict, drawn: _Drawn, values: tuple[Tensor, Tensor], band_around: Band, *, sums: bool, reason: str = ""
+    verdict: DiffVerdict,
+    drawn: _Drawn,
+    values: tuple[Tensor, Tensor],
+    band_around: Band,
+    *,
+    sums: bool,
+    reason: str = "",
 ) -> LegalOrders:
     ours, theirs = (value[: len(drawn.exact)] for value in values)
     return LegalOrders(

@@ -11,7 +11,7 @@ SCHEMA = "moeparity.diff/2"
 """Grows when a field changes its meaning or goes; new fields may appear without it."""
 
 Status = Literal["pass", "fail", "inconclusive"]
-Verdict = Literal["inside", "inside one way", "outside", "not told"]
+DiffVerdict = Literal["inside", "inside one way", "outside", "not told"]
 _CODES: dict[Status, int] = {"pass": 0, "fail": 1, "inconclusive": 3}
 
 
@@ -80,7 +80,7 @@ class LegalOrders:
     against the same calls in fp64, None if not computed.
     """
 
-    verdict: Verdict
+    verdict: DiffVerdict
     reason: str = ""
     sums: bool = True
     elements: int = 0

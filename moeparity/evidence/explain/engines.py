@@ -13,7 +13,7 @@ from moeparity.evidence.explain.replaced import Choice, Choices, Replaced
 from moeparity.evidence.explain.vocabulary import listed_choices
 from moeparity.ops.attribute import Value
 from moeparity.plan.bind import settings_of
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.engine_profile import Profile, load_profile
 from moeparity.plan.graph import Graph
 from moeparity.plan.latest import Latest
@@ -32,7 +32,7 @@ def profiles_choices(replaced: Replaced) -> tuple[Choices, ...]:
     return _CHOICES.of((replaced,), None, lambda: _profiles_choices(replaced))
 
 
-def known_choices(replaced: Replaced, plan: BoundGraph) -> Iterator[Choice]:
+def known_choices(replaced: Replaced, plan: Plan) -> Iterator[Choice]:
     """Every value that is listed or that a shipped profile sets at a node, if it makes the node compute something else
     than `plan` does in some phase.
     """

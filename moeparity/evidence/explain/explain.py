@@ -17,7 +17,7 @@ from moeparity.evidence.explain.tries import NOTHING
 from moeparity.evidence.explain.undecided import open_choices
 from moeparity.inputs.weights.store import Loaded
 from moeparity.ops.attribute import EDGE
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.graph import Node
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.setting import edges_of
@@ -35,7 +35,7 @@ class Question:
     no explanation.
     """
 
-    plan: BoundGraph
+    plan: Plan
     region: tuple[Node, ...]
     loaded: Loaded
     memory: Memory
@@ -187,7 +187,7 @@ def _settings(replaced: Replaced, answer: Choices, phases: Sequence[Case]) -> tu
     return tuple(setting for setting in first if all(setting in of_plan for of_plan in others))
 
 
-def _in_effect(replaced: Replaced, plan: BoundGraph) -> Iterator[tuple[str, str]]:
+def _in_effect(replaced: Replaced, plan: Plan) -> Iterator[tuple[str, str]]:
     """The choices that take effect at the nodes, and those of what one of them hands to another."""
     names = {node.name for node in replaced.nodes}
     for node in replaced.nodes:

@@ -17,7 +17,7 @@ import torch
 from moeparity.errors import SpecError
 from moeparity.numerics.bits import int_view
 from moeparity.ops.attribute import Value
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.faults.apply import exchanged_experts, experts_of
 from moeparity.plan.faults.fault import Fault, Planted, planted, written
 from moeparity.plan.faults.plant import candidates, domain, rewritten, start
@@ -118,7 +118,7 @@ def planted_at(place: Place, value: Value) -> Planted:
     return planted(fault, values | ({numbers[0]: value} if numbers else {}))
 
 
-def with_faults(plan: BoundGraph, faults: Mapping[Place, Value]) -> BoundGraph:
+def with_faults(plan: Plan, faults: Mapping[Place, Value]) -> Plan:
     """A plan with these faults. Faults that take weights from elsewhere come first, so that the others change the
     weights that result.
 

@@ -10,7 +10,7 @@ from moeparity.evidence.explain.kernels import Kernels
 from moeparity.evidence.explain.replaced import Choices, Replaced
 from moeparity.evidence.explain.sample import Sample
 from moeparity.evidence.explain.score import tokens_apart
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.graph import Node
 
 
@@ -45,7 +45,7 @@ def row_by_row(replaced: Replaced, choices: Choices, sample: Sample) -> bool:
     )
 
 
-def _sees_others(plan: BoundGraph, node: Node) -> bool:
+def _sees_others(plan: Plan, node: Node) -> bool:
     return node.op.tokens.mixes or node.op.tokens.sees_rows({**plan.told_to(node), **plan.active(node)}, node.params)
 
 

@@ -18,7 +18,7 @@ from moeparity.evidence.maps.side import one_rank
 from moeparity.evidence.maps.weights import compared as compared_weights
 from moeparity.evidence.trace.reader import RankTrace, open_trace
 from moeparity.inputs.weights.store import WeightStore
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.graph import Graph
 from moeparity.plan.schedule.steps import Phase
 
@@ -40,7 +40,7 @@ class GoodRun:
         """The phases of the good run's steps."""
         return self.good.phases
 
-    def refuse_nothing_common(self, plan: BoundGraph) -> None:
+    def refuse_nothing_common(self, plan: Plan) -> None:
         """Raises TraceError if there is no node that can be computed anew from what both traces show."""
         names = [node.name for node in plan.graph.nodes]
         of_good, of_candidate = (
@@ -53,7 +53,7 @@ class GoodRun:
                 "nothing can be taken from that. Capture both runs with the same `--save`."
             )
 
-    def differences(self, plan: BoundGraph, weights: WeightStore) -> dict[str, tuple[float, float]]:
+    def differences(self, plan: Plan, weights: WeightStore) -> dict[str, tuple[float, float]]:
         """By node that differs from the plan in both runs, in the good one as much or more, the relative local errors
         of the other run and of the good one. Kernels run on the CPU.
         """
@@ -63,7 +63,7 @@ class GoodRun:
         return {node: (error, of_good) for node, error, of_good in pairs if error <= AS_MUCH * of_good < torch.inf}
 
 
-def _local_errors(plan: BoundGraph, recorded: Recorded, weights: WeightStore) -> dict[str, float]:
+def _local_errors(plan: Plan, recorded: Recorded, weights: WeightStore) -> dict[str, float]:
     """The relative local error of each node with other bits than the plan's kernels give on the recorded inputs."""
     names = [node.name for node in plan.graph.nodes]
     load, errors = loader(weights, plan.dtypes), dict[str, float]()

@@ -20,7 +20,7 @@ from moeparity.evidence.explain.sample import Ports, Sample, Values, with_earlie
 from moeparity.inputs.weights.store import Loaded
 from moeparity.ops.attribute import EDGE
 from moeparity.ops.log_probs import UNROUNDED
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.faults.apply import experts_of
 from moeparity.plan.graph import Node
 from moeparity.plan.setting import Place
@@ -145,7 +145,7 @@ class Kernels:
         plan = self.replaced.bound(choices).at_phase(sample.phase)
         return [_joined(read, axis) for read, axis in self._parts(plan, choices, sample, values, node)]
 
-    def _parts(self, plan: BoundGraph, choices: Choices, sample: Sample, values: Values, node: Node) -> list[Part]:
+    def _parts(self, plan: Plan, choices: Choices, sample: Sample, values: Values, node: Node) -> list[Part]:
         """For each input of a node its values, one for each step, and the axis along which their tokens lie; None for
         an input that the node does not read here.
         """
@@ -172,7 +172,7 @@ class Kernels:
         return self._walked(plan, choices, step, {}, self.replaced.made_of[value])
 
     def _walked(
-        self, plan: BoundGraph, choices: Choices, sample: Sample, base: Values, only: Collection[str] | None = None
+        self, plan: Plan, choices: Choices, sample: Sample, base: Values, only: Collection[str] | None = None
     ) -> dict[str, Tensor]:
         """All values of the nodes (or `only` of these), those on edges too; `base` holds them without the choices."""
         tail = self.replaced.tail
@@ -206,9 +206,7 @@ class Kernels:
             values |= {name: sample.values[name] for name in node.values if node.name in self.replaced.recorded}
         return values
 
-    def _reads_same(
-        self, parts: Sequence[Part], base: Values, node: Node, own_plan: BoundGraph, sample: Sample
-    ) -> bool:
+    def _reads_same(self, parts: Sequence[Part], base: Values, node: Node, own_plan: Plan, sample: Sample) -> bool:
         """Whether a node reads the very tensors that it reads without any choice, and made something of them."""
         if node.values[0] not in base:
             return False
@@ -216,7 +214,7 @@ class Kernels:
         return all(map(_same_tensors, parts, without))
 
     def _computed_in(
-        self, spans: Sequence[tuple[int, int]], plan: BoundGraph, node: Node, choices: Choices, parts: Sequence[Part]
+        self, spans: Sequence[tuple[int, int]], plan: Plan, node: Node, choices: Choices, parts: Sequence[Part]
     ) -> dict[str, Tensor]:
         """The values of a node with these choices; in these spans of a row, each sequence is computed by itself."""
         reads = [_joined(part, axis) for part, axis in parts]
@@ -231,7 +229,7 @@ class Kernels:
         return {name: torch.cat([of_span[name] for of_span in values], node.op.tokens.axis) for name in values[0]}
 
     def _computed_at(
-        self, plan: BoundGraph, node: Node, choices: Choices, reads: Sequence[Tensor | None]
+        self, plan: Plan, node: Node, choices: Choices, reads: Sequence[Tensor | None]
     ) -> dict[str, Tensor]:
         """The values of a node with these choices, those on edges too."""
         as_run = plan.as_run(node)
@@ -248,9 +246,7 @@ class Kernels:
         while self._bytes_taken > KEPT and len(self._inner) > 1:
             self._bytes_taken -= _bytes(self._inner.pop(next(iter(self._inner))))
 
-    def _call(
-        self, plan: BoundGraph, node: Node, rounded: Mapping[str, object], reads: Sequence[Tensor | None]
-    ) -> Ports:
+    def _call(self, plan: Plan, node: Node, rounded: Mapping[str, object], reads: Sequence[Tensor | None]) -> Ports:
         self.calls += 1
         entering = next(x for x in reads if x is not None)
         chosen = next((x.shape[2] for x in reads if x is not None and not x.is_floating_point() and x.dim() > 2), 1)
@@ -274,7 +270,7 @@ def _bytes(values: Values) -> int:
     return sum(tensor.nbytes for tensor in values.values())
 
 
-def _untouched(plan: BoundGraph, own_plan: BoundGraph, choices: Choices, node: Node) -> bool:
+def _untouched(plan: Plan, own_plan: Plan, choices: Choices, node: Node) -> bool:
     return not _touches(choices, node) and plan.told_to(node) == own_plan.told_to(node)
 
 

@@ -13,7 +13,7 @@ from moeparity.errors import TraceError, listed
 from moeparity.evidence.alignment.rows import last_tokens
 from moeparity.evidence.alignment.tokens import Tokens
 from moeparity.evidence.explain.sample import Sample
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.graph import Node
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.schedule.steps import FORWARD
@@ -100,7 +100,7 @@ def recorded_nodes(region: Sequence[Node], values: Collection[str]) -> frozenset
     return frozenset(node.name for node in region[:-1] if all(value in values for value in node.values))
 
 
-def region_of(plan: BoundGraph, name: str, values: Collection[str]) -> tuple[Node, ...]:
+def region_of(plan: Plan, name: str, values: Collection[str]) -> tuple[Node, ...]:
     """The nodes that lie between a node's values and the values seen before it, in execution order. They are nodes of
     its segment, and nodes of no layer without weights, such as the table of the rotation.
 
@@ -134,7 +134,7 @@ def region_of(plan: BoundGraph, name: str, values: Collection[str]) -> tuple[Nod
     return tuple(node for node in plan.graph.nodes if node.name in region)
 
 
-def _hands_unstored(plan: BoundGraph, node: Node, reader: str, values: Collection[str]) -> bool:
+def _hands_unstored(plan: Plan, node: Node, reader: str, values: Collection[str]) -> bool:
     """Whether `reader` may be handed a node's result before it is rounded and stored. It is so if the plan says it; it
     may be so if everything that the node reads was recorded, so that the node can be computed again.
     """

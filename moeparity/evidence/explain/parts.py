@@ -20,7 +20,7 @@ from moeparity.evidence.explain.tries import NOTHING, scored
 from moeparity.evidence.explain.unlisted_orders import OrderBudget
 from moeparity.inputs.weights.store import Loaded
 from moeparity.plan.address import role
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.graph import Node
 from moeparity.progress import Stop
 
@@ -54,7 +54,7 @@ class Parts:
     unseen: tuple[Unseen, ...] = ()
 
 
-def compared(plan: BoundGraph, node: str, observations: Sequence[Observation], load: Load) -> Comparison:
+def compared(plan: Plan, node: str, observations: Sequence[Observation], load: Load) -> Comparison:
     """The plan's own kernels held to a node's recorded values; nothing is searched."""
     regions, _ = _regions(plan, node, observations)
     comparison = Comparison()
@@ -70,13 +70,13 @@ def compared(plan: BoundGraph, node: str, observations: Sequence[Observation], l
     return comparison
 
 
-def is_shown(plan: BoundGraph, node: str, observations: Sequence[Observation]) -> bool:
+def is_shown(plan: Plan, node: str, observations: Sequence[Observation]) -> bool:
     """Whether some step shows the node's values, and what they can be computed from."""
     return bool(_regions(plan, node, observations)[0])
 
 
 def explained_in_parts(
-    plan: BoundGraph,
+    plan: Plan,
     node: str,
     observations: Sequence[Observation],
     load: Load,
@@ -117,7 +117,7 @@ def _loaded(regions: Regions, load: Load) -> Loaded:
 
 
 def _regions(
-    plan: BoundGraph, node: str, observations: Iterable[Observation]
+    plan: Plan, node: str, observations: Iterable[Observation]
 ) -> tuple[Regions, dict[str, list[Observation]]]:
     """The steps by what has to be computed anew in them, and those in which something is missing, by the reason."""
     regions: Regions = {}

@@ -7,7 +7,7 @@ from typing import Final
 
 from moeparity.numerics.gemm_forms import ONEDNN
 from moeparity.numerics.orders import NATIVE
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.graph import Node
 
 NATIVELY: Final = 1 << 24
@@ -22,7 +22,7 @@ def rewriting_price(node: Node) -> float:
     return sum(math.prod(ref.shape) * ref.count for ref in node.weights.values()) / NATIVELY
 
 
-def call_price(plan: BoundGraph, node: Node, rows: int, length: int) -> float:
+def call_price(plan: Plan, node: Node, rows: int, length: int) -> float:
     """What a call takes on so many rows, of sequences of a `length`: its products, and its loops in Python."""
     each = [ref.count for ref in node.weights.values() if ref.each]
     products = rows * sum(math.prod(ref.shape) for ref in node.weights.values()) if node.op.role.gemm else 0
@@ -30,7 +30,7 @@ def call_price(plan: BoundGraph, node: Node, rows: int, length: int) -> float:
     return 1 + (loops - 1) / LOOPS + products / (WRITTEN if _written(plan, node) else NATIVELY)
 
 
-def _written(plan: BoundGraph, node: Node) -> bool:
+def _written(plan: Plan, node: Node) -> bool:
     """Whether a sum is added up in an order that is written out, product by product."""
     active = plan.active(node)
     natively = (attribute for attribute in node.op.attributes if attribute.order and attribute.default == NATIVE)

@@ -15,7 +15,7 @@ from moeparity.errors import SpecError
 from moeparity.evidence.explain.faults import is_fault, with_faults
 from moeparity.numerics.dtypes import EIGHT_BITS, FOUR_BITS
 from moeparity.ops.attribute import EDGE, Value
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.changed import in_all_phases, in_phases
 from moeparity.plan.graph import Node, Segment
 from moeparity.plan.schedule.cases import Case
@@ -44,7 +44,7 @@ class Replaced:
     others. segment: all nodes of the last one's segment.
     """
 
-    plan: BoundGraph
+    plan: Plan
     nodes: tuple[Node, ...]
     tail: Node | None
     own_settings: tuple[Mapping[Place, Setting], ...]
@@ -52,14 +52,14 @@ class Replaced:
     makers: tuple[Place, ...] = ()
     recorded: frozenset[str] = frozenset()
     # All trials at a node are priced, then run and built upon, and binding takes as long as a kernel.
-    _latest: dict[Choices, BoundGraph | str] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _latest: dict[Choices, Plan | str] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     @classmethod
     def of(
         cls,
         region: Sequence[str],
-        base: BoundGraph,
-        own_plan: BoundGraph,
+        base: Plan,
+        own_plan: Plan,
         *,
         unknown: Collection[str] = (),
         phases: Sequence[Case] = (),
@@ -82,7 +82,7 @@ class Replaced:
         cut = Segment(name=segment.name, nodes=tuple(node for node in nodes.values() if node.name in names))
         none = {(name, IMPL): Setting(value="", rule=None) for name in names}
         settings_of = {phase: {**_of_nodes(base.at_phase(phase), names), **none} for phase in phases}
-        plan = BoundGraph.bound(
+        plan = Plan.bound(
             graph=replace(graph, segments=(cut,), digraph=graph.digraph.subgraph(names), cut_from=graph.whole),
             dtype=base.dtype,
             settings=settings_of[phases[0]],
@@ -142,7 +142,7 @@ class Replaced:
         """Whether a choice rounds an operand of a GEMM to 8 or 4 bits."""
         return choice[1] in (*EIGHT_BITS, *FOUR_BITS) and self.kind(choice[0]) == "rounding"
 
-    def bound(self, choices: Choices) -> BoundGraph:
+    def bound(self, choices: Choices) -> Plan:
         """The plan with these choices, parameters aside. Raises SpecError where an op refuses them."""
         settings = {place: Setting(value=value, rule=None) for place, value in choices if place in self.plan.settings}
         faults = {place: value for place, value in choices if is_fault(place)}
@@ -175,7 +175,7 @@ class Replaced:
                     return self.in_effect(fewer)
         return choices
 
-    def _as_run(self, plan: BoundGraph) -> list[object]:
+    def _as_run(self, plan: Plan) -> list[object]:
         """All that the nodes go by in each phase, parameters aside."""
         nodes = self.all_nodes
         return [
@@ -240,7 +240,7 @@ def _makers(nodes: Sequence[Node], region: Sequence[str]) -> Iterator[Place]:
                 yield maker.name, name
 
 
-def _of_nodes(plan: BoundGraph, names: Collection[str]) -> dict[Place, Setting]:
+def _of_nodes(plan: Plan, names: Collection[str]) -> dict[Place, Setting]:
     return {place: setting for place, setting in plan.settings.items() if place[0] in names}
 
 

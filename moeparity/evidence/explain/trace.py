@@ -27,7 +27,7 @@ from moeparity.progress import Callback, Stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class ExplainRequest:
     """What is to be explained. `nodes`: selectors (none: every node that the trace shows). `map_name`: a shipped map
     or a file (None: the shipped map that fits the modules). `dtype`: what the program ran in (None: the dtype of its
     first value). `previous`: checkpoint folders of the same model whose weights may not have been replaced. `budget`:
@@ -45,7 +45,7 @@ class Request:
     budget: float | None = None
 
 
-def explain_trace(request: Request, progress: Callback | None = None, stop: Stop | None = None) -> Explained:
+def explain_trace(request: ExplainRequest, progress: Callback | None = None, stop: Stop | None = None) -> Explained:
     """The choices behind the values of a trace's nodes. Once it is time to `stop`, nodes are only compared.
 
     Raises TraceError for a trace that shows no values of the graph, MoeparityError for a checkpoint, profile, map or
@@ -95,7 +95,7 @@ def explain_trace(request: Request, progress: Callback | None = None, stop: Stop
     )
 
 
-def _rank(request: Request) -> RankTrace:
+def _rank(request: ExplainRequest) -> RankTrace:
     ranks = open_trace(request.trace).ranks
     if request.rank >= len(ranks):
         raise TraceError(

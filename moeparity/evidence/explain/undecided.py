@@ -17,7 +17,7 @@ from moeparity.evidence.explain.sample import Sample
 from moeparity.evidence.explain.vocabulary import numbers, stated_number, whole_number
 from moeparity.numerics.bits import same_bits
 from moeparity.ops.attribute import Value
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.setting import Place
 from moeparity.progress import Stop
 
@@ -94,7 +94,7 @@ def _trials(
     return sorted(priced, key=lambda trial: (not trial[2], trial[1]))
 
 
-def _other_values(replaced: Replaced, bound: BoundGraph) -> dict[Choice, bool]:
+def _other_values(replaced: Replaced, bound: Plan) -> dict[Choice, bool]:
     """Every other value that is tried in a plan, at the places where a choice is in effect. True if something lists the
     value, False if it only stands for any whole number.
     """
@@ -108,7 +108,7 @@ def _other_values(replaced: Replaced, bound: BoundGraph) -> dict[Choice, bool]:
     return {choice: is_listed for choice, is_listed in others.items() if _differs(replaced, bound, reals, *choice)}
 
 
-def _differs(replaced: Replaced, bound: BoundGraph, reals: Mapping[Place, float], place: Place, value: Value) -> bool:
+def _differs(replaced: Replaced, bound: Plan, reals: Mapping[Place, float], place: Place, value: Value) -> bool:
     """Whether a value is another one than the plan's in some phase; a word for the same number is not."""
     if place not in bound.settings or (place in reals and stated_number(replaced, place, value) == reals[place]):
         return False

@@ -10,7 +10,7 @@ from typing import Final
 from moeparity.evidence.explain.replaced import ROPE, THETA, Choice, Choices, Replaced
 from moeparity.numerics.dtypes import FLOAT_NAMES, MODEL
 from moeparity.ops.attribute import EDGE, Attribute, Value
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.setting import Place, edges_of
 
 WHOLE_NUMBERS: Final = tuple(sorted({*range(33), *(2**i for i in range(13)), *(3 * 2**i for i in range(11))}))
@@ -23,7 +23,7 @@ OUTPUT: Final = "output"
 """The site at which an op's result is rounded."""
 
 
-def listed_choices(replaced: Replaced, plan: BoundGraph) -> Iterator[Choice]:
+def listed_choices(replaced: Replaced, plan: Plan) -> Iterator[Choice]:
     """Every value that is listed, in use or a whole number, if it makes a node compute something else than `plan` does
     in some phase.
     """
@@ -31,7 +31,7 @@ def listed_choices(replaced: Replaced, plan: BoundGraph) -> Iterator[Choice]:
     yield from dict.fromkeys(every)
 
 
-def _listed_in(replaced: Replaced, plan: BoundGraph) -> Iterator[Choice]:
+def _listed_in(replaced: Replaced, plan: Plan) -> Iterator[Choice]:
     nodes = {node.name: node for node in plan.graph.nodes}
     for name, attribute_name in replaced.makers:
         attribute, value = (
@@ -66,7 +66,7 @@ def _values(attribute: Attribute) -> Iterator[Value]:
         yield from (number for number in numbers if number >= attribute.least)
 
 
-def numbers(replaced: Replaced, plan: BoundGraph) -> Iterator[tuple[Place, float]]:
+def numbers(replaced: Replaced, plan: Plan) -> Iterator[tuple[Place, float]]:
     """The places at which any number may stand, with the one that stands there first: attributes, then parameters."""
     places: dict[Place, float] = {}
     for phase_plan in plan.distinct:
@@ -74,7 +74,7 @@ def numbers(replaced: Replaced, plan: BoundGraph) -> Iterator[tuple[Place, float
     yield from places.items()
 
 
-def _numbers_in(replaced: Replaced, plan: BoundGraph) -> Iterator[tuple[Place, float]]:
+def _numbers_in(replaced: Replaced, plan: Plan) -> Iterator[tuple[Place, float]]:
     for node in replaced.searched_nodes:
         active = plan.active(node)
         attributes = [attribute for attribute in node.attributes if attribute.number and attribute.name in active]

@@ -15,7 +15,7 @@ from moeparity.evidence.explain.report import UNSHOWN, Explanation, Unseen
 from moeparity.evidence.explain.statements import as_number
 from moeparity.evidence.explain.unlisted_orders import OrderBudget
 from moeparity.inputs.weights.store import Loaded, WeightStore
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.changed import in_phases
 from moeparity.plan.faults.plant import width_of
 from moeparity.plan.graph import Node, Segment
@@ -49,7 +49,7 @@ class Target:
         return [step for step in known_values if step not in shaped or width_of(self.node) is not None]
 
 
-def targets(plan: BoundGraph, names: Collection[str], recorded: Recorded) -> list[Target]:
+def targets(plan: Plan, names: Collection[str], recorded: Recorded) -> list[Target]:
     """Some nodes with the steps that may show each, in the order of the graph."""
     steps, for_attention = recorded.in_cases(plan.phases), recorded.for_attention(plan.phases)
     return [
@@ -80,7 +80,7 @@ class Walk:
     those, and all whose values were explained since.
     """
 
-    plan: BoundGraph
+    plan: Plan
     weights: WeightStore
     progress: Callback | None
     stop: Stop
@@ -170,7 +170,7 @@ class Walk:
         if answers and all(answer.explained for answer in answers):
             self.answered |= {name for answer in answers for name in answer.nodes}
 
-    def _handed_on(self, answer: Explanation, plan: BoundGraph) -> dict[Place, Setting]:
+    def _handed_on(self, answer: Explanation, plan: Plan) -> dict[Place, Setting]:
         """What an explanation says, otherwise than the plan, of choices that other nodes go along with, and of what all
         layers share.
         """
@@ -185,7 +185,7 @@ class Walk:
         }
 
 
-def _value(plan: BoundGraph, place: Place) -> str:
+def _value(plan: Plan, place: Place) -> str:
     """What a plan sets at a place, as text."""
     return str(plan.resolved(place[0], plan.settings[place].value))
 

@@ -12,7 +12,7 @@ from moeparity.errors import TraceError, Where, counted
 from moeparity.evidence.alignment.key_masks import KeyMask
 from moeparity.evidence.alignment.passes import GivenTokens, Read, Sources, cut, given_tokens, named_sources
 from moeparity.evidence.alignment.tokens import Tokens
-from moeparity.evidence.maps.module_map import ModuleMap, Place, load_map, map_of
+from moeparity.evidence.maps.module_map import ModuleMap, ValuePlace, load_map, map_of
 from moeparity.evidence.trace.reader import Contents, RankTrace
 from moeparity.evidence.trace.records import Call, Value
 from moeparity.plan.graph import Graph
@@ -35,7 +35,7 @@ class Forward:
     positions: torch.Tensor | None = None
     unknown: str = ""
 
-    def value(self, place: Place, values: Mapping[int, Value]) -> Value | None:
+    def value(self, place: ValuePlace, values: Mapping[int, Value]) -> Value | None:
         """What is shown at a place. None if nothing is; also if the module was called several times with different
         values, since it is not known which is meant. A server's head is called first for the last tokens of requests.
         """

@@ -23,7 +23,7 @@ _INDEX = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ValuePlace:
     """Where a program shows a value: the module's path, which side of the module, and the slots in which the value may
     lie.
 
@@ -71,18 +71,18 @@ class ModuleMap:
     where: Where
 
     @cached_property
-    def tokens(self) -> tuple[Place, ...]:
+    def tokens(self) -> tuple[ValuePlace, ...]:
         """Where the ids of the tokens go in: of a model at one of these."""
         shown = self.file.tokens
         return tuple(map(_plain, shown if isinstance(shown, list) else [shown]))
 
     @cached_property
-    def mask(self) -> tuple[Place, ...]:
+    def mask(self) -> tuple[ValuePlace, ...]:
         """Where it is said which tokens are no padding, those of a cache included."""
         return tuple(map(_plain, self.file.mask))
 
     @cached_property
-    def positions(self) -> tuple[Place, ...]:
+    def positions(self) -> tuple[ValuePlace, ...]:
         """Where the positions of the tokens go in."""
         return tuple(map(_plain, self.file.positions))
 
@@ -94,7 +94,7 @@ class ModuleMap:
             for module in self.file.shown_by
         )
 
-    def on(self, graph: Graph) -> Mapping[str, tuple[Place, ...]]:
+    def on(self, graph: Graph) -> Mapping[str, tuple[ValuePlace, ...]]:
         """By value of a graph, where it may be shown. Raises SpecError for columns of values without a known width."""
         shapes = token_shapes(graph)
         shown_at = {
@@ -121,11 +121,11 @@ class ModuleMap:
         """By value of a trace, the graph's value that it is, of calls in forwards. Without a checkpoint nothing tells
         the model's type: every rule counts, and a layer with a router has no dense block.
         """
-        rules: dict[tuple[str, str | None], list[tuple[str, Place]]] = {}
+        rules: dict[tuple[str, str | None], list[tuple[str, ValuePlace]]] = {}
         for name in self.file.values:
             for rule in self._rules(name, None):
                 key = rule.module.replace("{next}", "{i}"), rule.op
-                rules.setdefault(key, []).append((name, Place(rule.module, _side(rule), rule.slots)))
+                rules.setdefault(key, []).append((name, ValuePlace(rule.module, _side(rule), rule.slots)))
         shown: dict[int, list[str]] = {}
         for call in calls:
             layer = _INDEX.search(call.path)
@@ -162,9 +162,9 @@ class ModuleMap:
             rule for rule in rules if None in (rule.model_type, model_type) or model_type in (rule.model_type or ())
         ]
 
-    def _place(self, shown: Shown, value: str, node: Node, graph: Graph) -> Place:
+    def _place(self, shown: Shown, value: str, node: Node, graph: Graph) -> ValuePlace:
         layer = 0 if node.layer is None else node.layer
-        place = Place(
+        place = ValuePlace(
             _path(shown.module, layer),
             _side(shown),
             shown.slots,
@@ -174,7 +174,7 @@ class ModuleMap:
         )
         return self._in_columns(place, shown, value, graph) if shown.columns else place
 
-    def _in_columns(self, place: Place, shown: Shown, value: str, graph: Graph) -> Place:
+    def _in_columns(self, place: ValuePlace, shown: Shown, value: str, graph: Graph) -> ValuePlace:
         """The place with the columns that are the value's own. Values that this graph has not take none."""
         layer = value[: value.index("]") + 1] if "[" in value else ""
         widths = {node.name: _width(node) for node in graph.nodes}
@@ -229,8 +229,8 @@ def _is_of(value: str, routed: Collection[str]) -> bool:
     return not inside.startswith("mlp." if layer in routed else "moe.")
 
 
-def _plain(shown: Shown) -> Place:
-    return Place(shown.module, _side(shown), shown.slots)
+def _plain(shown: Shown) -> ValuePlace:
+    return ValuePlace(shown.module, _side(shown), shown.slots)
 
 
 def _path(module: str, layer: int) -> str:

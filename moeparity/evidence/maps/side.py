@@ -13,7 +13,7 @@ from moeparity.engine.grafts import Graft
 from moeparity.errors import TraceError, Where, counted
 from moeparity.evidence.alignment.grid import NOWHERE, OnGrid
 from moeparity.evidence.maps.forwards import Forward, forwards, map_for, refuse_other_model
-from moeparity.evidence.maps.module_map import ModuleMap, Place
+from moeparity.evidence.maps.module_map import ModuleMap, ValuePlace
 from moeparity.evidence.maps.values import shape_shown, shown_rows, tokens_shown
 from moeparity.evidence.maps.weights import Tensors, Weights, compared
 from moeparity.evidence.trace.reader import RankTrace, Trace, open_trace
@@ -191,7 +191,7 @@ def _reader(read: Callable[[str], torch.Tensor], value: str) -> Callable[[], tor
 
 
 def _rows(
-    trace: RankTrace, placed: Sequence[tuple[Forward, torch.Tensor]], places: tuple[Place, ...], tokens: int
+    trace: RankTrace, placed: Sequence[tuple[Forward, torch.Tensor]], places: tuple[ValuePlace, ...], tokens: int
 ) -> torch.Tensor:
     """All recorded rows of a value on the grid, [B * T, N]."""
     rows: torch.Tensor | None = None

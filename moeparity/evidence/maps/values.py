@@ -10,7 +10,7 @@ import torch
 
 from moeparity.evidence.alignment.rows import Lying, lying
 from moeparity.evidence.maps.forwards import Forward
-from moeparity.evidence.maps.module_map import ModuleMap, Place
+from moeparity.evidence.maps.module_map import ModuleMap, ValuePlace
 from moeparity.evidence.trace.reader import RankTrace
 from moeparity.evidence.trace.records import Value
 from moeparity.plan.faults.plant import width_of
@@ -54,7 +54,7 @@ def takes_any_width(node: Node) -> bool:
     return node.op.role.routes or width_of(node) is not None
 
 
-def shown_rows(trace: RankTrace, way: Forward, places: Sequence[Place]) -> torch.Tensor | None:
+def shown_rows(trace: RankTrace, way: Forward, places: Sequence[ValuePlace]) -> torch.Tensor | None:
     """A value in a forward as rows [b, k, N], at the first place that the trace has; whole numbers in int64."""
     for value, place, lies in _kept_places(trace, way, places):
         tensor = None if lies is None else trace.tensor(value)
@@ -65,7 +65,7 @@ def shown_rows(trace: RankTrace, way: Forward, places: Sequence[Place]) -> torch
     return None
 
 
-def shape_shown(trace: RankTrace, way: Forward, places: Sequence[Place], shape: TokenShape) -> str:
+def shape_shown(trace: RankTrace, way: Forward, places: Sequence[ValuePlace], shape: TokenShape) -> str:
     """In words, the shape that a token has in place of a value's `shape`, at the first place that the trace has. Empty
     if it has that shape, or if nothing is known of a token.
     """
@@ -74,7 +74,7 @@ def shape_shown(trace: RankTrace, way: Forward, places: Sequence[Place], shape: 
     return ""
 
 
-def tokens_shown(trace: RankTrace, way: Forward, places: Sequence[Place]) -> torch.Tensor:
+def tokens_shown(trace: RankTrace, way: Forward, places: Sequence[ValuePlace]) -> torch.Tensor:
     """Which tokens of a forward it has the value of, as places in its flattened ids, int64 [b, k]: the last k of each
     sequence, or the last one of each request; k is 0 where it has none.
     """
@@ -83,8 +83,8 @@ def tokens_shown(trace: RankTrace, way: Forward, places: Sequence[Place]) -> tor
 
 
 def _kept_places(
-    trace: RankTrace, way: Forward, places: Sequence[Place]
-) -> Iterator[tuple[Value, Place, Lying | None]]:
+    trace: RankTrace, way: Forward, places: Sequence[ValuePlace]
+) -> Iterator[tuple[Value, ValuePlace, Lying | None]]:
     """What was kept whole of a value, with how it lies on the forward's tokens; None where it is of no such."""
     for place in places:
         value = way.value(place, trace.contents.values)
@@ -93,7 +93,7 @@ def _kept_places(
             yield value, place, lying(value.shape, way.tokens, width, of_requests=place.of_requests)
 
 
-def other_shape(axes: Sequence[int], place: Place, shape: TokenShape) -> str:
+def other_shape(axes: Sequence[int], place: ValuePlace, shape: TokenShape) -> str:
     """What a program has of a token in place of a value's `shape`, in words; empty where it has that."""
     if place.beside is not None:
         if math.prod(axes) == place.beside:

@@ -16,7 +16,7 @@ from moeparity import paths
 from moeparity.errors import WeightsError, Where
 from moeparity.evidence.census.census import Census
 from moeparity.evidence.census.census_files import census_of, document
-from moeparity.evidence.weights.part import Kind, Part, matrix, part
+from moeparity.evidence.weights.part import Part, PartKind, matrix, part
 from moeparity.inputs.weights.checkpoint import Checkpoint
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.output.writing import write_tensors
@@ -192,7 +192,7 @@ def _parts(heads: Sequence[Mapping[str, Any]], sums: torch.Tensor) -> Iterator[P
             low >= 0 and width > 0 and low + width <= most for low, width, most in zip(start, size, axes, strict=True)
         )
         rows = math.prod(size[:-1])
-        if not inside or sums.dtype != torch.int64 or at + rows > len(sums) or head["kind"] not in get_args(Kind):
+        if not inside or sums.dtype != torch.int64 or at + rows > len(sums) or head["kind"] not in get_args(PartKind):
             raise ValueError
         yield Part(
             tensor=str(head["tensor"]), kind=head["kind"], dtype=str(head["dtype"]),

@@ -11,7 +11,7 @@ import torch
 from moeparity.errors import WeightsError
 from moeparity.evidence.trace.element_sums import element_sums, rows_sum
 
-Kind = Literal["parameter", "buffer", "computed"]
+PartKind = Literal["parameter", "buffer", "computed"]
 """`computed`: a buffer that no checkpoint keeps."""
 
 Shape = tuple[int, ...]
@@ -27,7 +27,7 @@ class Part:
     """
 
     tensor: str
-    kind: Kind
+    kind: PartKind
     dtype: str
     shape: Shape
     start: Shape
@@ -48,7 +48,12 @@ def matrix(shape: Shape) -> Shape:
 
 
 def part(
-    name: str, values: torch.Tensor, *, shape: Shape | None = None, start: Shape | None = None, kind: Kind = "parameter"
+    name: str,
+    values: torch.Tensor,
+    *,
+    shape: Shape | None = None,
+    start: Shape | None = None,
+    kind: PartKind = "parameter",
 ) -> Part:
     """What of the tensor `name` these values are, which begin at `start`; all of it where nothing else is said.
 

@@ -15,7 +15,7 @@ from moeparity.documents.checked import read, shipped
 from moeparity.errors import SpecError, WeightsError, Where, did_you_mean, display_path, listed
 from moeparity.evidence.census.census import Census, census
 from moeparity.evidence.weights.fingerprint_files import RankWeights, rank_file, write_rank
-from moeparity.evidence.weights.part import Kind, Part, Shape, part
+from moeparity.evidence.weights.part import Part, PartKind, Shape, part
 from moeparity.evidence.weights.segments import Placing, Segment
 from moeparity.inputs.weights.checkpoint import INDEX, SINGLE, Checkpoint
 from moeparity.numerics.dtypes import torch_dtype
@@ -88,7 +88,7 @@ class WeightLayout:
             for own_part in self._parts_of(name, tensor, kind)
         ]
 
-    def _all_parameters(self, modules: Sequence[nn.Module]) -> Iterator[tuple[str, torch.Tensor, Kind]]:
+    def _all_parameters(self, modules: Sequence[nn.Module]) -> Iterator[tuple[str, torch.Tensor, PartKind]]:
         """Of several modules, such as the stages of a pipeline, names begin with their number, unless they are those of
         a checkpoint.
         """
@@ -114,7 +114,7 @@ class WeightLayout:
         own_weights = RankWeights(rank=rank, ranks=ranks, cast=self.dtype or "", parts=parts, census=self._census)
         return write_rank(Path(folder), own_weights)
 
-    def _parts_of(self, name: str, tensor: torch.Tensor, kind: Kind) -> Iterator[Part]:
+    def _parts_of(self, name: str, tensor: torch.Tensor, kind: PartKind) -> Iterator[Part]:
         local, offset, shape = _local(tensor)
         if self._cast is not None and local.is_floating_point():
             local = local.to(self._cast)
@@ -134,7 +134,7 @@ class WeightLayout:
         if 0 not in local.shape:
             yield part(name, local, shape=shape, start=_start(offset), kind=kind)
 
-    def _cut(self, segment: Segment, values: torch.Tensor, offset: Shape, kind: Kind) -> Iterator[Part]:
+    def _cut(self, segment: Segment, values: torch.Tensor, offset: Shape, kind: PartKind) -> Iterator[Part]:
         """The part of a segment that lies in the local values, which begin at `offset` of the parameter."""
         if segment.expert is not None:
             place = segment.expert - offset[0]
@@ -190,7 +190,7 @@ def _rules(layout: str | Path) -> Sequence[WeightRule]:
     return rules
 
 
-def _parameters(module: nn.Module) -> Iterator[tuple[str, torch.Tensor, Kind]]:
+def _parameters(module: nn.Module) -> Iterator[tuple[str, torch.Tensor, PartKind]]:
     """Parameters and buffers, also those that have two names, under both."""
     computed = {
         f"{path}.{name}" if path else name

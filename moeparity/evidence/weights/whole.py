@@ -9,7 +9,7 @@ import torch
 
 from moeparity.evidence.trace.element_sums import rows_sum
 from moeparity.evidence.weights.fingerprint_files import Weights
-from moeparity.evidence.weights.part import Kind, Part, Shape, matrix, numbers
+from moeparity.evidence.weights.part import Part, PartKind, Shape, matrix, numbers
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -22,7 +22,7 @@ class Whole:
     """
 
     name: str
-    kind: Kind
+    kind: PartKind
     dtype: str
     shape: Shape
     constant: bool

@@ -40,7 +40,7 @@ from moeparity.inputs.tokens.pads import Pads, one_width, pads
 from moeparity.inputs.tokens.requests import as_fields, read_request
 from moeparity.inputs.tokens.tokenizer import Tokenizer
 from moeparity.inputs.tokens.tokenset import TokenSet, check_logprobs, check_routes, nested_routes
-from moeparity.ops.kernels.text import Request
+from moeparity.ops.kernels.text import SamplingRequest
 from moeparity.plan.spec.json_lines import json_object
 
 BY_TOKEN = ("mask", "labels", "logprobs", "trainer_logprobs", "routed_experts", "versions", "grammar")
@@ -67,7 +67,7 @@ class _Line:
     routes: Tensor | None
     pads: Pads | None
     versions: frozenset[int]
-    request: Request | None
+    request: SamplingRequest | None
 
 
 def read(path: Path, tokenizer: Tokenizer | None, padding: Padding, pad_id: int, versions: int = 1) -> TokenSet:
@@ -302,11 +302,11 @@ def _block(lines: list[_Line], padding: Padding, pad_id: int) -> TokenSet:
     )
 
 
-def _requests(lines: list[_Line]) -> tuple[Request, ...]:
+def _requests(lines: list[_Line]) -> tuple[SamplingRequest, ...]:
     """The request of each line; empty if none has one. A line without one asks for nothing."""
     if all(line.request is None for line in lines):
         return ()
-    return tuple(line.request or Request() for line in lines)
+    return tuple(line.request or SamplingRequest() for line in lines)
 
 
 def _place(line: _Line, width: int, padding: Padding) -> slice:

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from moeparity.errors import TokensError, Where, did_you_mean, listed, shown, whole_number
 from moeparity.ops.kernels.requests import packed, unpacked
-from moeparity.ops.kernels.text import Request
+from moeparity.ops.kernels.text import SamplingRequest
 from moeparity.ops.requests import ALLOWED, BAD_WORDS, GRAMMAR, LOGIT_BIAS, MIN_TOKENS
 
 KEYS = (
@@ -52,7 +52,7 @@ _MOST = 2**31
 _WIDEST = 60
 
 
-def read_request(where: Where, value: Any, grammar: Sequence[Any] | None = None) -> Request | None:
+def read_request(where: Where, value: Any, grammar: Sequence[Any] | None = None) -> SamplingRequest | None:
     """The request of a sequence, of its `request` and of its `grammar`, one entry for each token; None without either.
 
     Raises TokensError.
@@ -76,7 +76,7 @@ def read_request(where: Where, value: Any, grammar: Sequence[Any] | None = None)
             f"{where}: min_tokens is {least} without stop_token_ids. Write all ids that end an output there, that of "
             "the end of a sequence among them."
         )
-    return Request(
+    return SamplingRequest(
         biases=tuple(_biases(where, fields)),
         bad_words=_words(where, fields.get("bad_words_token_ids", [])),
         allowed=_ids(where, "allowed_token_ids", fields),
@@ -86,7 +86,7 @@ def read_request(where: Where, value: Any, grammar: Sequence[Any] | None = None)
     )
 
 
-def as_fields(request: Request, length: int) -> dict[str, Any]:
+def as_fields(request: SamplingRequest, length: int) -> dict[str, Any]:
     """The keys of a line of `length` tokens that read as this request."""
     of_request: dict[str, Any] = {
         "logit_bias": {str(ids[0]): bias for ids, bias in request.biases if len(ids) == 1},
@@ -104,7 +104,7 @@ def as_fields(request: Request, length: int) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value}
 
 
-def as_tensors(requests: Sequence[Request]) -> Iterator[tuple[str, Tensor]]:
+def as_tensors(requests: Sequence[SamplingRequest]) -> Iterator[tuple[str, Tensor]]:
     """Everything that requests ask for as named tensors, for a digest."""
     for number, request in enumerate(requests):
         text = repr(replace(request, grammar={})).encode()
@@ -112,7 +112,7 @@ def as_tensors(requests: Sequence[Request]) -> Iterator[tuple[str, Tensor]]:
         yield from ((f"grammar {number} {token}", words) for token, words in request.grammar.items())
 
 
-def asks_for(requests: Sequence[Request], attribute: str) -> bool:
+def asks_for(requests: Sequence[SamplingRequest], attribute: str) -> bool:
     """Whether any request asks for what an attribute of `log_probs` applies."""
     of_request = {
         LOGIT_BIAS: lambda request: request.biases,
@@ -124,7 +124,9 @@ def asks_for(requests: Sequence[Request], attribute: str) -> bool:
     return any(of_request[attribute](request) for request in requests)
 
 
-def refuse_unknown_ids(requests: Sequence[Request], ids: Tensor, mask: Tensor, vocabulary: int, where: Where) -> None:
+def refuse_unknown_ids(
+    requests: Sequence[SamplingRequest], ids: Tensor, mask: Tensor, vocabulary: int, where: Where
+) -> None:
     """Raises TokensError for an id beyond a model's vocabulary, and for a grammar that forbids a token that stands
     there. ids: int64 [B, T]. mask: bool [B, T], true on real tokens.
     """

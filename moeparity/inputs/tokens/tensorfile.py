@@ -15,7 +15,7 @@ from moeparity.errors import TokensError, Where, did_you_mean, listed
 from moeparity.inputs.tokens import images
 from moeparity.inputs.tokens.requests import as_fields, read_request
 from moeparity.inputs.tokens.tokenset import TokenSet, check_logprobs, check_routes
-from moeparity.ops.kernels.text import Request
+from moeparity.ops.kernels.text import SamplingRequest
 from moeparity.plan.config import Config
 
 KEYS = ("input_ids", "loss_mask", "attention_mask", "labels", "logprobs", "trainer_logprobs", "routed_experts")
@@ -168,7 +168,7 @@ def _logprobs(where: Where, key: str, tensors: dict[str, Tensor], ids: Tensor) -
     return values
 
 
-def _requests(where: Where, text: str | None, real: Tensor) -> tuple[Request, ...]:
+def _requests(where: Where, text: str | None, real: Tensor) -> tuple[SamplingRequest, ...]:
     """What the metadata say that each sequence's request asked for."""
     if text is None:
         return ()
@@ -189,7 +189,7 @@ def _requests(where: Where, text: str | None, real: Tensor) -> tuple[Request, ..
         grammar = row.get("grammar")
         if grammar is not None and (not isinstance(grammar, list) or len(grammar) != length):
             raise TokensError(f"{where}: a grammar of metadata {REQUESTS!r} has not {length} entries, one per token.")
-    return tuple(read_request(where, row.get("request"), row.get("grammar")) or Request() for row in rows)
+    return tuple(read_request(where, row.get("request"), row.get("grammar")) or SamplingRequest() for row in rows)
 
 
 def _routes(where: Where, routes: Tensor | None, ids: Tensor) -> Tensor | None:

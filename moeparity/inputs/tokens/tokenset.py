@@ -12,7 +12,7 @@ from torch import Tensor
 
 from moeparity.errors import TokensError, Where
 from moeparity.inputs.tokens.images import Images
-from moeparity.ops.kernels.text import Request
+from moeparity.ops.kernels.text import SamplingRequest
 from moeparity.plan.graph import Graph
 
 _FEWEST = 2  # tokens that may be the same by chance
@@ -47,7 +47,7 @@ class TokenSet:
     routed_experts: Tensor | None = None
     pairs: bool = False
     images: Images | None = None
-    requests: tuple[Request, ...] = ()
+    requests: tuple[SamplingRequest, ...] = ()
 
     @property
     def told_apart(self) -> Tensor:

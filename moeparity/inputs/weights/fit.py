@@ -17,7 +17,7 @@ from moeparity.inputs.weights.source import Entry, Packed, Source
 from moeparity.ops.attribute import Value
 from moeparity.ops.quantised import CHECKPOINT, multiplies_codes
 from moeparity.ops.scale_choices import BLOCK, CHANNEL, GROUP, STATIC, WEIGHTS
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.graph import Graph, Node, WeightRef
 from moeparity.progress import Callback, Progress
 
@@ -93,7 +93,7 @@ def _check_extra(checkpoint: Checkpoint, names: set[str], graph: Graph) -> None:
         )
 
 
-def refuse_codes(plan: BoundGraph, checkpoint: Checkpoint) -> None:
+def refuse_codes(plan: Plan, checkpoint: Checkpoint) -> None:
     """Raises RefusedError where a node is to multiply the checkpoint's codes, and these are in other blocks, have zero
     points or don't come through the node's dtype; and where it is to use a static scale that the checkpoint lacks.
     """
@@ -109,7 +109,7 @@ def refuse_codes(plan: BoundGraph, checkpoint: Checkpoint) -> None:
                 raise plan.refusal(node, *refusal)
 
 
-def own_codes(plan: BoundGraph, checkpoint: Checkpoint) -> bool:
+def own_codes(plan: Plan, checkpoint: Checkpoint) -> bool:
     """Whether some GEMM of a plan multiplies the checkpoint's own codes."""
     return any(
         _takes_codes(entry, plan.active(node)) and multiplies_codes(plan.active(node))

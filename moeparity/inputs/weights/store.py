@@ -20,7 +20,7 @@ from moeparity.inputs.weights.rewritten import input_scales, refuse_others, scal
 from moeparity.inputs.weights.source import Source
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.ops.memory import weight_bytes
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.edits import Part
 from moeparity.plan.graph import Graph, Node, Segment, WeightRef
 from moeparity.progress import Callback, Progress
@@ -144,7 +144,7 @@ class WeightStore:
         """Give back memory that was kept for a next segment."""
         self._spares.clear()
 
-    def refuse_unfit(self, plan: BoundGraph) -> None:
+    def refuse_unfit(self, plan: Plan) -> None:
         """Raise CheckpointError if a checkpoint from which faults take weights does not fit the nodes as run, and
         RefusedError where a GEMM multiplies codes in other blocks than the checkpoint's.
         """
@@ -153,7 +153,7 @@ class WeightStore:
             if isinstance(self.checkpoint, Checkpoint):
                 refuse_codes(in_phase, self.checkpoint)
 
-    def multiplies_codes(self, plan: BoundGraph) -> bool:
+    def multiplies_codes(self, plan: Plan) -> bool:
         """Whether some GEMM of a plan multiplies the checkpoint's own codes."""
         source = self.checkpoint
         return isinstance(source, Checkpoint) and any(own_codes(in_phase, source) for in_phase in plan.distinct)

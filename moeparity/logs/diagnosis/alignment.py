@@ -6,7 +6,7 @@ import math
 from functools import partial
 
 from moeparity.logs.diagnosis.columns import SHIFTS
-from moeparity.logs.diagnosis.finding import LINE, Evidence, Finding, Verdict, judged
+from moeparity.logs.diagnosis.finding import LINE, Evidence, Finding, FindingVerdict, judged
 from moeparity.logs.diagnosis.intervals import above, explains, mean, negated, share
 from moeparity.logs.diagnosis.state import State
 
@@ -66,7 +66,7 @@ def placeholders(state: State) -> Finding:
     )
 
 
-def _kept_alone(state: State, side: str, part: float) -> tuple[Verdict, tuple[Evidence, ...]]:
+def _kept_alone(state: State, side: str, part: float) -> tuple[FindingVerdict, tuple[Evidence, ...]]:
     """Tests whether the zeros of `side`, the fraction `part` of its tokens, come from a truncation that kept one token.
 
     Such a truncation shows in one of two ways. The side is 0 wherever the other side is sure of the token; placeholders
@@ -82,7 +82,9 @@ def _kept_alone(state: State, side: str, part: float) -> tuple[Verdict, tuple[Ev
     always = above(sure, max(LINE, 2 * part)) if tested else "not tested"
     offset = explains(negated(offsets) if side == "rollout" else offsets)
     verdicts = {always, offset}
-    verdict: Verdict = "named" if "named" in verdicts else "undecided" if "undecided" in verdicts else "ruled out"
+    verdict: FindingVerdict = (
+        "named" if "named" in verdicts else "undecided" if "undecided" in verdicts else "ruled out"
+    )
     return verdict, (sure, offsets)
 
 
@@ -144,7 +146,7 @@ def unrelated(state: State) -> Finding:
     """
     correlation = _correlation(state)
     together = above(correlation, LINE)
-    opposite: dict[Verdict, Verdict] = {"ruled out": "named", "named": "ruled out"}
+    opposite: dict[FindingVerdict, FindingVerdict] = {"ruled out": "named", "named": "ruled out"}
     return judged(
         "semantics",
         "unrelated",

@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import partial
 
-from moeparity.logs.diagnosis.finding import LINE, Evidence, Finding, Verdict, judged
+from moeparity.logs.diagnosis.finding import LINE, Evidence, Finding, FindingVerdict, judged
 from moeparity.logs.diagnosis.intervals import LEVEL, above, bounds, explains, mean, negated, share, slope
 from moeparity.logs.diagnosis.state import State
 
@@ -54,13 +54,13 @@ class Shape:
     missing: Evidence
     missing_rollout: Evidence
 
-    def truncated(self) -> tuple[Verdict, Verdict]:
+    def truncated(self) -> tuple[FindingVerdict, FindingVerdict]:
         """Whether the rollout is normalised over fewer tokens than the trainer, and the reverse."""
         forward = _all(explains(negated(self.bulk)), explains(self.missing))
         reverse = _all(explains(self.bulk), explains(self.missing_rollout))
         return forward, reverse
 
-    def tempered(self) -> Verdict:
+    def tempered(self) -> FindingVerdict:
         """Whether one side prefers the mode of each context more than the other side does."""
         return explains(self.mode if self.mode.value > 0 else negated(self.mode))
 
@@ -86,7 +86,7 @@ def shape(state: State) -> Shape:
     )
 
 
-def _all(*verdicts: Verdict) -> Verdict:
+def _all(*verdicts: FindingVerdict) -> FindingVerdict:
     """`named` if all verdicts are, `ruled out` if one is, else undecided."""
     if "ruled out" in verdicts:
         return "ruled out"

@@ -12,7 +12,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from moeparity.logs.diagnosis.finding import Evidence, Finding, Verdict, judged
+from moeparity.logs.diagnosis.finding import Evidence, Finding, FindingVerdict, judged
 from moeparity.logs.diagnosis.intervals import LEVEL, above, bounds, mean
 from moeparity.logs.diagnosis.state import PROBABILITIES
 from moeparity.metrics.chunk import Chunk
@@ -89,7 +89,7 @@ class Drafts:
         control = mean("|delta| at tokens sampled beside them", *_totals(sampled), "nats")
         excess = _excess(accepted, sampled)
         verdicts = {above(excess, math.log(_FACTOR)), above(size, _LEAST_NATS)}
-        verdict: Verdict = next((v for v in ("not tested", "ruled out", "undecided") if v in verdicts), "named")
+        verdict: FindingVerdict = next((v for v in ("not tested", "ruled out", "undecided") if v in verdicts), "named")
         if unsettled and verdict != "not tested":
             verdict = "undecided"
         return (_finding(verdict, (_ratio(excess), size, control), unsettled=unsettled),)
@@ -127,7 +127,7 @@ def _ratio(excess: Evidence) -> Evidence:
     return Evidence(name=name, value=math.exp(excess.value), low=low, high=high, level=LEVEL)
 
 
-def _finding(verdict: Verdict, evidence: tuple[Evidence, ...], *, unsettled: bool) -> Finding:
+def _finding(verdict: FindingVerdict, evidence: tuple[Evidence, ...], *, unsettled: bool) -> Finding:
     return judged(
         "semantics",
         NAME,

@@ -9,7 +9,7 @@ from typing import Literal
 
 Tier = Literal["staleness", "semantics", "inference path", "objective"]
 TIERS: tuple[Tier, ...] = ("staleness", "semantics", "inference path", "objective")
-Verdict = Literal["named", "ruled out", "undecided", "not tested", "described"]
+FindingVerdict = Literal["named", "ruled out", "undecided", "not tested", "described"]
 """described: numbers are given, and no threshold divides good from bad."""
 
 LINE = 0.5
@@ -50,7 +50,7 @@ class Finding:
 
     tier: Tier
     name: str
-    verdict: Verdict
+    verdict: FindingVerdict
     reason: str
     evidence: tuple[Evidence, ...] = ()
     advice: str = ""
@@ -83,7 +83,7 @@ class Diagnosis:
                 return finding
         raise KeyError(name)
 
-    def names(self, verdict: Verdict, tier: Tier | None = None) -> tuple[str, ...]:
+    def names(self, verdict: FindingVerdict, tier: Tier | None = None) -> tuple[str, ...]:
         """The names of all findings with this verdict, of one tier or of all."""
         return tuple(f.name for f in self.findings if f.verdict == verdict and tier in {None, f.tier})
 
@@ -91,8 +91,8 @@ class Diagnosis:
 def judged(
     tier: Tier,
     name: str,
-    verdict: Verdict,
-    reasons: Mapping[Verdict, str],
+    verdict: FindingVerdict,
+    reasons: Mapping[FindingVerdict, str],
     evidence: tuple[Evidence, ...] = (),
     *,
     advice: str = "",

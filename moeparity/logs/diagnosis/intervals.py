@@ -9,7 +9,7 @@ from statistics import NormalDist
 import torch
 from torch import Tensor
 
-from moeparity.logs.diagnosis.finding import LINE, Evidence, Verdict
+from moeparity.logs.diagnosis.finding import LINE, Evidence, FindingVerdict
 from moeparity.metrics.interval import token_mean
 from moeparity.metrics.verdict import Interval
 
@@ -127,12 +127,12 @@ def bounds(evidence: Evidence) -> tuple[float, float]:
     return evidence.low, evidence.high
 
 
-def explains(share: Evidence) -> Verdict:
+def explains(share: Evidence) -> FindingVerdict:
     """`named` if the whole interval lies above `LINE` (the cause explains most), `ruled out` if it lies below."""
     return above(share, LINE)
 
 
-def above(evidence: Evidence, line: float) -> Verdict:
+def above(evidence: Evidence, line: float) -> FindingVerdict:
     """`named` if the whole interval lies above the line, `ruled out` if below, `not tested` without a number."""
     if not math.isfinite(evidence.value):
         return "not tested"

@@ -10,7 +10,7 @@ from statistics import NormalDist
 import torch
 from torch import Tensor
 
-from moeparity.logs.diagnosis.finding import LINE, Evidence, Finding, Verdict, judged
+from moeparity.logs.diagnosis.finding import LINE, Evidence, Finding, FindingVerdict, judged
 from moeparity.logs.diagnosis.intervals import above, bounds, explains, mean, rate, share
 from moeparity.logs.diagnosis.state import State
 
@@ -113,7 +113,7 @@ def confident(state: State) -> Finding:
     """
     evidence = share("k3 of tokens with P > 0.9", state.sums("confident_k3"), state.sums("k3"))
     verdict = explains(evidence)
-    reasons: dict[Verdict, str] = {
+    reasons: dict[FindingVerdict, str] = {
         "named": "Tokens that a side gives P > 0.9 carry most of k3; small perturbations of logits can't do that.",
         "ruled out": "Tokens of low P carry k3, as they do under rounding.",
         "undecided": "Whether confident or uncertain tokens carry k3 is open.",
@@ -132,7 +132,7 @@ def growth(state: State) -> Finding:
     """
     evidence = _growth(state)
     verdict = above(evidence, GROWTH)
-    reasons: dict[Verdict, str] = {
+    reasons: dict[FindingVerdict, str] = {
         "named": "|delta| of tokens of equal P is greater in the second half of the sequences.",
         "ruled out": f"|delta| does not grow along the sequences by a factor of {GROWTH}.",
         "undecided": f"Whether |delta| grows along the sequences by a factor of {GROWTH} is open.",
@@ -270,7 +270,7 @@ def flips(state: State) -> Finding:
     flipped_share = share("k3 of flipped tokens", state.sums("flipped k3"), state.sums("known k3"))
     flipped = rate("flipped in some layer", state.sums("flipped"), state.sums("routes known"))
     verdict = explains(flipped_share)
-    reasons: dict[Verdict, str] = {
+    reasons: dict[FindingVerdict, str] = {
         "named": "Tokens routed to other experts carry most of k3.",
         "ruled out": "Tokens routed to the same experts carry most of k3.",
         "undecided": "Whether tokens routed otherwise carry most of k3 is open.",

@@ -11,9 +11,9 @@ from moeparity.errors import counted
 from moeparity.logs.diagnosis.finding import Evidence, Finding
 from moeparity.logs.diagnosis.intervals import mean
 from moeparity.logs.record import Sequence
-from moeparity.logs.retokenised import NAME, Kind, Retokenised
+from moeparity.logs.retokenised import NAME, Retokenised, SpanKind
 
-ADVICE: dict[Kind, str] = {
+ADVICE: dict[SpanKind, str] = {
     "same text": "Hand the sampler's token ids to the trainer, as the server returns them: an id list does not come "
     "back from its text.",
     "special token as text": "Tokenise the chat template's marks as special tokens on both sides, or hand over ids.",
@@ -32,7 +32,7 @@ class Retokenisations:
     differing: int = 0
     compared_behind: int = 0
     lost: int = 0
-    kinds: Counter[Kind] = field(default_factory=Counter)
+    kinds: Counter[SpanKind] = field(default_factory=Counter)
     first: str = ""
     _spans: list[torch.Tensor] = field(default_factory=list)
 

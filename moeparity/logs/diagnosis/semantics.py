@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from moeparity.logs.diagnosis.alignment import impossible, misaligned, placeholders, unrelated
 from moeparity.logs.diagnosis.distribution import Shape, calibration, offset, shape, temperature, truncation
-from moeparity.logs.diagnosis.finding import Finding, Verdict
+from moeparity.logs.diagnosis.finding import Finding, FindingVerdict
 from moeparity.logs.diagnosis.intervals import explains, negated
 from moeparity.logs.diagnosis.numeric_formats import log_base, not_logs, scaled
 from moeparity.logs.diagnosis.state import State
@@ -68,7 +68,7 @@ def _temperatures(state: State, form: Shape) -> list[Finding]:
         return _beside_truncation(form, reverse == "named")
     finding = temperature(state, form)
     if finding is None:
-        verdict: Verdict = form.tempered()
+        verdict: FindingVerdict = form.tempered()
         reason = {
             "ruled out": "Neither side prefers its modes throughout.",
             "undecided": "Whether one side prefers its modes throughout is open.",
@@ -120,7 +120,7 @@ def _either(form: Shape) -> Finding:
     )
 
 
-def _finding(name: str, verdict: Verdict, reason: str, form: Shape) -> Finding:
+def _finding(name: str, verdict: FindingVerdict, reason: str, form: Shape) -> Finding:
     return Finding(tier="semantics", name=name, verdict=verdict, reason=reason, evidence=(form.mode, form.tail))
 
 

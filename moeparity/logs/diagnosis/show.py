@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from moeparity.errors import counted
-from moeparity.logs.diagnosis.finding import TIERS, Diagnosis, Finding, Verdict
+from moeparity.logs.diagnosis.finding import TIERS, Diagnosis, Finding, FindingVerdict
 from moeparity.output.blocks import Block, Cell, Group, Lines, Styled, group, lines, names
 from moeparity.output.terminal import in_lines
 
-_FULL: dict[Verdict, Styled] = {
+_FULL: dict[FindingVerdict, Styled] = {
     "named": Styled("NAMED", "bold red"),
     "undecided": Styled("open"),
     "described": Styled("shown"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from moeparity.logs.diagnosis.columns import OUTSIDE
-from moeparity.logs.diagnosis.finding import Evidence, Finding, Verdict, judged
+from moeparity.logs.diagnosis.finding import Evidence, Finding, FindingVerdict, judged
 from moeparity.logs.diagnosis.intervals import explains, mean, rate, share
 from moeparity.logs.diagnosis.state import State
 from moeparity.logs.record import Sequence
@@ -98,7 +98,7 @@ def staleness(lags: Lags, basis: State, fresh: State, unsaid: State, stale: Stat
 def _unknown(lags: Lags) -> Finding:
     evidence = (Evidence(name="sampled by more than one version", value=lags.of_several_versions, unit="sequences"),)
     several = [step for step, versions in sorted(lags.of_steps.items()) if len(versions) > 1]
-    verdict: Verdict = "named" if lags.of_several_versions or several else "not tested"
+    verdict: FindingVerdict = "named" if lags.of_several_versions or several else "not tested"
     if lags.of_several_versions:
         count = lags.of_several_versions
         amount = "1 sequence was" if count == 1 else f"{count} sequences were"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from moeparity.ops.attribute import RefusedError
-from moeparity.ops.kernels.text import Request, Text
+from moeparity.ops.kernels.text import SamplingRequest, Text
 from moeparity.ops.requests import (
     ALL,
     ALLOWED,
@@ -51,7 +51,7 @@ def restricted(x: torch.Tensor, text: Text | None, at: Mapping[str, Any]) -> tor
     logits_processor/builtin.py. Raises RefusedError where requests, or where the prompt ends, are not known.
     """
 
-    def of_request(logits: torch.Tensor, rows: _Rows, request: Request) -> torch.Tensor:
+    def of_request(logits: torch.Tensor, rows: _Rows, request: SamplingRequest) -> torch.Tensor:
         for left_out, form in _masks(logits, rows, request, at):
             if form == FILLED:
                 logits = logits.masked_fill(left_out, -math.inf)
@@ -72,7 +72,7 @@ def biased(x: torch.Tensor, text: Text | None, at: Mapping[str, Any]) -> torch.T
     LogitBiasLogitsProcessor. Raises RefusedError where requests are not known.
     """
 
-    def of_request(logits: torch.Tensor, rows: _Rows, request: Request) -> torch.Tensor:
+    def of_request(logits: torch.Tensor, rows: _Rows, request: SamplingRequest) -> torch.Tensor:
         if not request.biases:
             return logits
         bias, has_bias = _bias(logits, rows, request.biases)
@@ -85,7 +85,7 @@ def _each(
     x: torch.Tensor,
     text: Text | None,
     attributes: Sequence[str],
-    change: Callable[[torch.Tensor, _Rows, Request], torch.Tensor],
+    change: Callable[[torch.Tensor, _Rows, SamplingRequest], torch.Tensor],
 ) -> torch.Tensor:
     """x with the rows of each request changed; rows of padding, before which nothing stands, are left as they are."""
     if text is None or text.sequences is None or not text.requests:
@@ -102,7 +102,7 @@ def _each(
 
 
 def _masks(
-    logits: torch.Tensor, rows: _Rows, request: Request, at: Mapping[str, Any]
+    logits: torch.Tensor, rows: _Rows, request: SamplingRequest, at: Mapping[str, Any]
 ) -> Iterator[tuple[torch.Tensor, str]]:
     """The ids that a request leaves out, bool [n, V], and in which form, of everything that it asks for."""
     vocabulary = logits.shape[-1]
@@ -117,7 +117,7 @@ def _masks(
         yield _by_grammar(logits, rows, request.grammar), at["grammar_form"]
 
 
-def _bad_words(logits: torch.Tensor, rows: _Rows, request: Request, at: Mapping[str, Any]) -> torch.Tensor:
+def _bad_words(logits: torch.Tensor, rows: _Rows, request: SamplingRequest, at: Mapping[str, Any]) -> torch.Tensor:
     standing = rows.standing(in_output=at["bad_words_tokens"] == OUTPUT, attribute="bad_words_tokens")
     left_out = torch.zeros_like(logits, dtype=torch.bool)
     for *prefix, last in request.bad_words:

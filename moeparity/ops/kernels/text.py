@@ -9,7 +9,7 @@ import torch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class SamplingRequest:
     """What a request asks of a sampler by token ids.
 
     biases: ids, and what is added to the logit of the last one where the text ends with those before it.
@@ -41,4 +41,4 @@ class Text:
     before: torch.Tensor
     output: torch.Tensor | None
     sequences: torch.Tensor | None = None
-    requests: Sequence[Request] = ()
+    requests: Sequence[SamplingRequest] = ()

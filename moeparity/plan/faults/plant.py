@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from moeparity.ops.attribute import Value
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.changed import with_planted
 from moeparity.plan.faults.apply import applied, experts_of, ports_of, sibling, sits_at
 from moeparity.plan.faults.fault import Fault, Planted, Values, planted, spelled
@@ -82,7 +82,7 @@ def start(node: Node, free: FreeValue) -> float:
     return float(value if isinstance(value, (int, float)) else 1.0 if free.start is None else free.start)
 
 
-def rewritten(plan: BoundGraph, node: Node, fault: Fault, values: Values | None = None) -> BoundGraph:
+def rewritten(plan: Plan, node: Node, fault: Fault, values: Values | None = None) -> Plan:
     """The plan with a fault at one of its nodes, added after those planted there already, in all its phases.
 
     `values` are the fault's free values. The setting at `(node, "fault")` then names the fault, and

@@ -11,7 +11,7 @@ from moeparity.numerics.tensor_core.instructions import architecture_of
 
 Setting = str | int | float
 
-Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+Identifier = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 """The name of a node, size, block or fusion."""
 
 Side = Literal["candidate", "reference"]
@@ -32,5 +32,5 @@ Gpu = Annotated[str, AfterValidator(_gpu)]
 """A GPU whose tensor cores are known: `h100`."""
 
 
-Settings = Annotated[dict[str, Setting], WrapValidator(with_lines)]
+SettingsByName = Annotated[dict[str, Setting], WrapValidator(with_lines)]
 """Values by attribute or address; a `yaml.Mapping` where it was read from a file, so that each key has its line."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from moeparity.documents.model import Model
-from moeparity.plan.spec.base import Name
+from moeparity.plan.spec.base import Identifier
 
 Reference = str | int | float
 _NAME = "[a-z][a-z0-9]*(-[a-z0-9]+)*"
@@ -79,9 +79,9 @@ class WeightEdit(Model):
     """
 
     absent: bool = False
-    of: Name | None = None
+    of: Identifier | None = None
     layer: Reference | None = None
-    node: Name | None = None
+    node: Identifier | None = None
     checkpoint: Reference | None = None
     order: Reference | None = None
     expert: Reference | None = None
@@ -106,7 +106,7 @@ class InputEdit(Model):
     which says what each token sees, let it see all (`opened`).
     """
 
-    of: Name | None = None
+    of: Identifier | None = None
     plus: Reference | None = None
     shifted: Reference | None = None
     filled: Reference | None = None
@@ -118,8 +118,8 @@ class EffectEdit(Model):
     again, with its first result as that input.
     """
 
-    left_out: Name | None = None
-    twice: Name | None = None
+    left_out: Identifier | None = None
+    twice: Identifier | None = None
 
 
 class ResultEdit(Model):
@@ -139,7 +139,7 @@ class Rewrite(Model):
 
     params: dict[str, ParameterEdit] = {}
     weights: dict[str, WeightEdit] = {}
-    inputs: dict[Name, InputEdit] = {}
+    inputs: dict[Identifier, InputEdit] = {}
     effect: EffectEdit | None = None
     result: ResultEdit | None = None
     state: Literal["unreset"] | None = None
@@ -168,7 +168,7 @@ class FaultFile(Model):
     name: FaultName
     says: str
     sits: Sits
-    values: dict[Name, FreeValue] = {}
+    values: dict[Identifier, FreeValue] = {}
     rewrite: Rewrite
     looks_like: str
     known_from: list[KnownFrom] = []

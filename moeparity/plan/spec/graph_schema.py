@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from moeparity.documents.model import Model
-from moeparity.plan.spec.base import Name
+from moeparity.plan.spec.base import Identifier
 
 Reference = Any
 
@@ -45,12 +45,12 @@ class Node(Model):
 
     op: str
     inputs: Annotated[list[str], Field(alias="in")]
-    weights: dict[Name, Weight] = {}
-    params: dict[Name, Reference] = {}
+    weights: dict[Identifier, Weight] = {}
+    params: dict[Identifier, Reference] = {}
     when: Reference = True
 
 
-Nodes = dict[Name, Node | list[Node]]
+Nodes = dict[Identifier, Node | list[Node]]
 
 
 class Block(Model):
@@ -88,10 +88,10 @@ class GraphFile(Model):
     kind: Literal["graph"]
     extends: str | None = None
     model_type: list[str]
-    sizes: dict[Name, Reference] = {}
+    sizes: dict[Identifier, Reference] = {}
     expects: dict[str, list[Any]] = {}
     before: Nodes
-    blocks: dict[Name, Block]
+    blocks: dict[Identifier, Block]
     layers: Layers
     after: Nodes
     output: str

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from moeparity.documents.model import Model
-from moeparity.plan.spec.base import Settings
+from moeparity.plan.spec.base import SettingsByName
 
 Number = str | int
 """A whole number, or an expression of sizes: `min(1024, hidden // 8)`."""
@@ -55,7 +55,7 @@ class KernelFile(Model):
     computes: Computes
     dtype: Literal["bf16", "fp16", "fp32"]
     arguments: Annotated[list[Argument], Field(min_length=1)]
-    sizes: Settings = {}
+    sizes: SettingsByName = {}
     grid: Number | Annotated[list[Number], Field(min_length=1)]
     block: Number | Annotated[list[Number], Field(min_length=1)]
     shared: Number = 0

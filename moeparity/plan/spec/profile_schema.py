@@ -11,7 +11,7 @@ from moeparity.numerics.collectives.declaration import Level
 from moeparity.plan.schedule.cases import WRITTEN, Case, Range, write
 from moeparity.plan.schedule.steps import PHASES, Phase
 from moeparity.plan.sizes import Condition, Numbers, Size
-from moeparity.plan.spec.base import Gpu, Name, Settings
+from moeparity.plan.spec.base import Gpu, Identifier, SettingsByName
 
 GPUS_OWN: Final = "tensor_core"
 """The order of whichever GPU a side has."""
@@ -120,7 +120,7 @@ class Rule(OfModels):
 
     op: str | None = None
     nodes: str | None = None
-    set: Settings
+    set: SettingsByName
     evidence: Evidence | None = None
     set_by: str | None = None
 
@@ -141,9 +141,9 @@ class Fusion(OfModels):
     as in a `Rule`.
     """
 
-    name: Name
+    name: Identifier
     chain: Annotated[list[str], Field(min_length=2)]
-    set: Settings
+    set: SettingsByName
     evidence: Evidence | None = None
     set_by: str | None = None
 
@@ -168,7 +168,7 @@ class FlagRule(Rule):
     itself, such as a temperature.
     """
 
-    set: Settings = {}
+    set: SettingsByName = {}
     requested: list[str] = []
 
 

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from moeparity.documents.model import Model
 from moeparity.plan.schedule.steps import TOGETHER, Gathered, Groups
-from moeparity.plan.spec.base import Gpu, Settings
+from moeparity.plan.spec.base import Gpu, SettingsByName
 from moeparity.plan.spec.scheduling import Scheduling
 from moeparity.plan.stages import Division, Pipeline
 
@@ -143,7 +143,7 @@ class Variant(Model):
     dtype: Literal["bf16", "fp16", "fp32", "fp64"] | None = None
     gpu: Gpu | None = None
     plans: str | None = None
-    set: Settings = {}
+    set: SettingsByName = {}
     impl: list[Impl] = []
     faults: list[StatedFault] = []
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from moeparity.errors import MoeparityError
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.graph import Node
 from moeparity.plan.rule import UNKNOWN
 from moeparity.probe.calls import Setup
@@ -55,7 +55,7 @@ class NodeVerdict:
         return {name: str(setting.value) for name, setting in settings.items() if (setting.level or UNKNOWN) == UNKNOWN}
 
 
-def certify_node(kernel: Kernel, plan: BoundGraph, node: Node, tokens: Sequence[int], width: int | None) -> NodeVerdict:
+def certify_node(kernel: Kernel, plan: Plan, node: Node, tokens: Sequence[int], width: int | None) -> NodeVerdict:
     """Compare a kernel with a node, on data of every number of tokens. Raises MoeparityError."""
     node_run = held_to(kernel, plan, node)
     cases = cases_of(kernel, node, tokens or TOKENS, width or WIDTH)

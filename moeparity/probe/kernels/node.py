@@ -11,7 +11,7 @@ import torch
 from moeparity.errors import MoeparityError, listed
 from moeparity.numerics.bits import int_view, ulps
 from moeparity.ops.attribute import Value, holds
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.graph import Node
 from moeparity.probe.kernels.launch import Kernel
 from moeparity.probe.replay import zero_sum
@@ -40,7 +40,7 @@ class NodeRun:
     """A node of a plan, on one rank."""
 
     node: Node
-    plan: BoundGraph
+    plan: Plan
 
     @property
     def choices(self) -> dict[str, Value]:
@@ -61,7 +61,7 @@ class NodeRun:
         return _OPS[self.node.op.name].compute(self.node.op.load(), case.tensors, params, at)
 
 
-def held_to(kernel: Kernel, plan: BoundGraph, node: Node) -> NodeRun:
+def held_to(kernel: Kernel, plan: Plan, node: Node) -> NodeRun:
     """The node, if the kernel can be compared with it. Raises MoeparityError."""
     computes, name = kernel.file.computes, node.name
     if node.op.name != computes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from moeparity.output.blocks import Document
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.graph import Node
 from moeparity.probe.kernels.certify import certify_node
 from moeparity.probe.kernels.launch import is_kernel_file, open_kernel
@@ -15,7 +15,7 @@ from moeparity.probe.run import numbers
 
 
 def certify_file(
-    target: str, folder: Path, plan: BoundGraph, node: Node, *, tokens: str, width: int | None
+    target: str, folder: Path, plan: Plan, node: Node, *, tokens: str, width: int | None
 ) -> tuple[Document, bool] | None:
     """The report and whether it holds; None if `target` is not a kernel that is compared with all choices of a node."""
     kernel = open_kernel(folder / target) if is_kernel_file(target) else None

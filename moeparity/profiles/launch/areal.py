@@ -18,9 +18,9 @@ from moeparity.profiles.launch.options import (
     NO_PROFILE,
     Decision,
     Implied,
+    LaunchSettings,
     Option,
     Program,
-    Settings,
     embedded,
     idle_environment,
     number,
@@ -92,11 +92,11 @@ def _dimensions(text: str) -> dict[str, int]:
     return {letter: int(digits) for letter, digits in re.findall(r"([a-z])(\d+)", text)}
 
 
-def _trainer(settings: Settings) -> _Allocation | None:
+def _trainer(settings: LaunchSettings) -> _Allocation | None:
     return _allocation(settings[_TRAINS], "fsdp", "megatron", "archon")
 
 
-def _rollout(settings: Settings) -> _Allocation | None:
+def _rollout(settings: LaunchSettings) -> _Allocation | None:
     return _allocation(settings[_SAMPLES], "sglang", "vllm")
 
 
@@ -114,7 +114,7 @@ def _engine(does: str, *engines: str) -> Callable[[Any], Implied]:
     return implies
 
 
-def _ranks(settings: Settings) -> Iterator[Decision]:
+def _ranks(settings: LaunchSettings) -> Iterator[Decision]:
     """Over how many ranks each engine lies; of Megatron-LM's, `_on_megatron` says more."""
     trainer, rollout = _trainer(settings), _rollout(settings)
     if trainer is not None and trainer.engine != "archon":
@@ -131,7 +131,7 @@ def _ranks(settings: Settings) -> Iterator[Decision]:
             yield Decision(role="rollout", implied=server_option.implies(rollout.ranks[letter]), source=_SAMPLES)
 
 
-def _on_megatron(settings: Settings) -> Iterator[Decision]:
+def _on_megatron(settings: LaunchSettings) -> Iterator[Decision]:
     """What Megatron-LM decides by its ranks and by the bridge, under the names that its rules know."""
     trainer = _trainer(settings)
     if trainer is None or trainer.engine != "megatron":
@@ -146,7 +146,7 @@ def _on_megatron(settings: Settings) -> Iterator[Decision]:
         f"{_MEGATRON}vanilla_mbridge": bridge == "mbridge",
     }
     heard = frozenset(settings.stated) - {f"{_MEGATRON}{name}" for name in _HANDED_TO_NOBODY}
-    derived = Settings(values={**settings.values, **of_megatron}, stated=heard, model=settings.model)
+    derived = LaunchSettings(values={**settings.values, **of_megatron}, stated=heard, model=settings.model)
     for rule in (
         megatron_rules.placement(_MEGATRON, _MEGATRON, lambda _: True, lambda _: "alltoall"),
         mbridge.defaults(_MEGATRON, _MEGATRON, lambda _: True),
@@ -160,7 +160,7 @@ def _on_megatron(settings: Settings) -> Iterator[Decision]:
             yield Decision(role="trainer", implied=implied, source=_REGISTRY)
 
 
-def _divided(settings: Settings) -> Iterator[Decision]:
+def _divided(settings: LaunchSettings) -> Iterator[Decision]:
     """The temperatures: the trainer's own, and the sampler's where log-probabilities are of what is sampled from."""
     rollout = _rollout(settings)
     sampled = rollout is not None and rollout.engine == "sglang" and settings.values.get(ORIGINAL) is not True
@@ -169,14 +169,14 @@ def _divided(settings: Settings) -> Iterator[Decision]:
         yield from divided_on("rollout", settings, "gconfig.temperature")
 
 
-def _sglang(settings: Settings) -> Mapping[str, Any]:
+def _sglang(settings: LaunchSettings) -> Mapping[str, Any]:
     rollout = _rollout(settings)
     if rollout is None or rollout.engine != "sglang":
         return {}
     return {"tp_size": rollout.ranks.get("t", 1), "pp_size": rollout.ranks.get("p", 1)}
 
 
-def _vllm(settings: Settings) -> Mapping[str, Any]:
+def _vllm(settings: LaunchSettings) -> Mapping[str, Any]:
     rollout = _rollout(settings)
     if rollout is None or rollout.engine != "vllm":
         return {}
@@ -184,7 +184,7 @@ def _vllm(settings: Settings) -> Mapping[str, Any]:
     return {**ranks, "data_parallel_size": 1}
 
 
-def _of_areal(settings: Settings) -> Mapping[str, str]:
+def _of_areal(settings: LaunchSettings) -> Mapping[str, str]:
     """Options of engines that AReaL does not start, and those that it hands to nobody."""
     trainer, rollout = _trainer(settings), _rollout(settings)
     inactive: dict[str, str] = {}

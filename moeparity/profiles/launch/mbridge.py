@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from moeparity.profiles.launch.options import Decision, Implied, Option, Rule, Settings, switch
+from moeparity.profiles.launch.options import Decision, Implied, LaunchSettings, Option, Rule, switch
 
 _FP32_ROUTER, _FUSED = {"moe_router_dtype": "fp32"}, {"bias_activation_fusion": "true"}
 _MBRIDGE: Mapping[str, Mapping[str, str]] = {
@@ -49,23 +49,23 @@ def switches(prefix: str) -> tuple[Option, ...]:
     )
 
 
-def unset(prefix: str, fields: str, settings: Settings) -> tuple[str, ...]:
+def unset(prefix: str, fields: str, settings: LaunchSettings) -> tuple[str, ...]:
     """The fields of profiles that nothing sets below `fields`, where a bridge decides them."""
     if settings[f"{prefix}use_mbridge"] is not True:
         return ()
     return tuple(f"{fields}{name}" for name in _FIELDS if f"{fields}{name}" not in settings.stated)
 
 
-def fields_unset(fields: str, settings: Settings) -> tuple[str, ...]:
+def fields_unset(fields: str, settings: LaunchSettings) -> tuple[str, ...]:
     """The fields but for the router's dtype that nothing sets below `fields`."""
     names = (f"{fields}{name}" for name in _FIELDS if name != "moe_router_dtype")
     return tuple(name for name in names if name not in settings.stated)
 
 
-def of_megatron_bridge(fields: str, runs: Callable[[Settings], bool]) -> Rule:
+def of_megatron_bridge(fields: str, runs: Callable[[LaunchSettings], bool]) -> Rule:
     """The rule for what is not set below `fields` by a framework that has Megatron-Bridge, where Megatron-LM `runs`."""
 
-    def rule(settings: Settings) -> Iterator[Decision]:
+    def rule(settings: LaunchSettings) -> Iterator[Decision]:
         names = fields_unset(fields, settings)
         if names and runs(settings):
             overlaps = f"{fields}moe_shared_expert_overlap" not in settings.stated
@@ -74,10 +74,10 @@ def of_megatron_bridge(fields: str, runs: Callable[[Settings], bool]) -> Rule:
     return rule
 
 
-def defaults(prefix: str, fields: str, runs: Callable[[Settings], bool]) -> Rule:
+def defaults(prefix: str, fields: str, runs: Callable[[LaunchSettings], bool]) -> Rule:
     """The rule for what is not set below `fields`, where Megatron-LM `runs`; `prefix` is that of `switches`."""
 
-    def rule(settings: Settings) -> Iterator[Decision]:
+    def rule(settings: LaunchSettings) -> Iterator[Decision]:
         names = unset(prefix, fields, settings)
         if names and runs(settings):
             vanilla = settings[f"{prefix}vanilla_mbridge"] is True
@@ -87,7 +87,7 @@ def defaults(prefix: str, fields: str, runs: Callable[[Settings], bool]) -> Rule
     return rule
 
 
-def _decided(settings: Settings, names: list[str], overlaps: bool, *, vanilla: bool) -> Iterator[Decision]:
+def _decided(settings: LaunchSettings, names: list[str], overlaps: bool, *, vanilla: bool) -> Iterator[Decision]:
     bridge, sets, source = _BRIDGES[vanilla]
     architecture = settings.model.architecture
     if architecture is None or architecture not in sets:

@@ -21,7 +21,7 @@ from moeparity.profiles.launch.megatron_config import (
     SWIGLU_UNFUSED,
     precision,
 )
-from moeparity.profiles.launch.options import UNKNOWN, Implied, Option, Program, Settings, switch, word, words
+from moeparity.profiles.launch.options import UNKNOWN, Implied, LaunchSettings, Option, Program, switch, word, words
 from moeparity.profiles.launch.reading.grammar import of_parser
 from moeparity.profiles.launch.shared import expert_ranks, stages, tensor_ranks
 
@@ -71,7 +71,7 @@ def of_no_profile() -> tuple[Option, ...]:
     return tuple(option for option in unstated("megatron") if not names & {*option.names})
 
 
-def dispatcher_of(settings: Settings) -> str:
+def dispatcher_of(settings: LaunchSettings) -> str:
     """Which dispatcher sends the rows."""
     return str(settings["moe_token_dispatcher_type"])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from moeparity.profiles.launch.options import Decision, Implied, Option, Rule, Settings, switch, word, words
+from moeparity.profiles.launch.options import Decision, Implied, LaunchSettings, Option, Rule, switch, word, words
 
 _DISPATCHER = "Megatron-LM d98e8a64dd, megatron/core/transformer/moe/token_dispatcher.py"
 _CUT = "Megatron-LM d98e8a64dd, megatron/core/model_parallel_config.py:506-507 expert_tensor_parallel_size"
@@ -103,7 +103,7 @@ def described(prefix: str) -> Option:
 def as_described(prefix: str) -> Rule:
     """The rule that warns where the launch file describes another model than the config.json."""
 
-    def rule(settings: Settings) -> Iterator[Decision]:
+    def rule(settings: LaunchSettings) -> Iterator[Decision]:
         name, base = f"{prefix}rotary_base", settings.model.rotary_base
         value = settings[name]
         if name in settings.stated and isinstance(value, float) and base not in (None, value):
@@ -129,10 +129,10 @@ def score_function(prefix: str) -> Option:
     )
 
 
-def idle(prefix: str) -> Callable[[Settings], Mapping[str, str]]:
+def idle(prefix: str) -> Callable[[LaunchSettings], Mapping[str, str]]:
     """Options behind a prefix that Megatron-LM passes over, for what else is set."""
 
-    def of(settings: Settings) -> Mapping[str, str]:
+    def of(settings: LaunchSettings) -> Mapping[str, str]:
         scores = str(settings[f"{prefix}{SCORE_FUNCTION}"])
         if scores == "sigmoid" or (scores.startswith("as ") and settings.model.architecture in _SIGMOIDS):
             reason = "the router's scores are sigmoids, which know no softmax before or after the top-k"
@@ -156,11 +156,11 @@ def expert_cut(prefix: str, *, default: int | str = _AS_TENSOR) -> Option:
 
 
 def placement(
-    parallel: str, fields: str, runs: Callable[[Settings], bool], dispatcher: Callable[[Settings], str]
+    parallel: str, fields: str, runs: Callable[[LaunchSettings], bool], dispatcher: Callable[[LaunchSettings], str]
 ) -> Rule:
     """The rule for a trainer whose ranks stand under `parallel` and whose fields under `fields`, where it `runs`."""
 
-    def rule(settings: Settings) -> Iterator[Decision]:
+    def rule(settings: LaunchSettings) -> Iterator[Decision]:
         if not runs(settings):
             return
         tensor = settings.ranks(f"{parallel}tensor_model_parallel_size")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from moeparity.profiles.launch.options import Decision, Implied, Option, Settings
+from moeparity.profiles.launch.options import Decision, Implied, LaunchSettings, Option
 from moeparity.profiles.launch.source import Unresolved
 
 _STAGES = "Megatron-LM d98e8a64dd, megatron/core/transformer/transformer_block.py get_num_layers_to_build"
@@ -44,7 +44,7 @@ _NOT_RESOLVED = Implied(
 )
 
 
-def outer_stages(settings: Settings) -> Iterator[Decision]:
+def outer_stages(settings: LaunchSettings) -> Iterator[Decision]:
     """The layers of each stage, where the first or the last has others, and the model's number of layers is known."""
     if settings[_LAYOUT]:
         yield _of_layout(settings)
@@ -64,7 +64,7 @@ def outer_stages(settings: Settings) -> Iterator[Decision]:
     yield Decision(role="trainer", implied=Implied(says=says, placement={"stages": sizes}), source=_STAGES)
 
 
-def _of_layout(settings: Settings) -> Decision:
+def _of_layout(settings: LaunchSettings) -> Decision:
     """The layers of each stage, as a layout spells them: `Et*3|(tt|)*2tL` has stages of 3, 2, 2 and 1 layers. No
     placement can state virtual stages, or a stage without a layer.
     """

@@ -8,7 +8,7 @@ from typing import Any
 
 from moeparity.profiles.launch import megatron_rules, megatron_stages, server_rules, slime
 from moeparity.profiles.launch.knowledge import listed, unstated
-from moeparity.profiles.launch.options import Decision, Implied, Settings, embedded, switch, word, words
+from moeparity.profiles.launch.options import Decision, Implied, LaunchSettings, embedded, switch, word, words
 from moeparity.profiles.launch.reading.grammar import Grammar
 from moeparity.profiles.launch.servers import SGLANG
 from moeparity.profiles.launch.trainers import TRANSFORMERS
@@ -42,13 +42,13 @@ def is_miles(names: Collection[str]) -> bool:
     return "rollout_batch_size" in names and not ONLY.isdisjoint(names)
 
 
-def _sglang(settings: Settings) -> Mapping[str, Any]:
+def _sglang(settings: LaunchSettings) -> Mapping[str, Any]:
     """SGLang's ranks: all GPUs of an engine, whatever else is said."""
     gpus = settings.ranks("rollout_num_gpus_per_engine")
     return {"tp_size": gpus, "nnodes": max(gpus // settings.ranks("num_gpus_per_node"), 1)}
 
 
-def _deterministic(settings: Settings) -> Iterator[Decision]:
+def _deterministic(settings: LaunchSettings) -> Iterator[Decision]:
     """What makes SGLang's inference deterministic without its own switch."""
     (deterministic,) = [option for option in SGLANG.options if option.name == "enable_deterministic_inference"]
     if settings["true_on_policy_mode"] is True or settings["recompute_logprobs_via_prefill"] is True:

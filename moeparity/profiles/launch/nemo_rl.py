@@ -15,9 +15,9 @@ from moeparity.profiles.launch.knowledge import listed, unstated
 from moeparity.profiles.launch.options import (
     Decision,
     Implied,
+    LaunchSettings,
     Option,
     Program,
-    Settings,
     count,
     embedded,
     idle_environment,
@@ -123,13 +123,13 @@ _NEMO_RL_OTHERS = (
 )
 
 
-def _sglang_of_nemo_rl(settings: Settings) -> Mapping[str, Any]:
+def _sglang_of_nemo_rl(settings: LaunchSettings) -> Mapping[str, Any]:
     if settings["policy.generation.backend"] != "sglang":
         return {}
     return {"tp_size": max(settings.ranks(_GPUS) // settings.ranks(f"{_SGLANG_CFG}pp_size"), 1)}
 
 
-def _ranks_of_sglang(settings: Settings) -> Iterator[Decision]:
+def _ranks_of_sglang(settings: LaunchSettings) -> Iterator[Decision]:
     ranks = _sglang_of_nemo_rl(settings).get("tp_size", 1)
     if ranks > 1:
         implied = Implied(says=f"SGLang's tp_size is {ranks}", placement={"tensor": ranks})
@@ -148,7 +148,7 @@ _OF_ITS_MODEL = frozenset(option.name for option in _generation_options()) - {f"
 """What generation sets of its model; the rest is for its engine, whosever model it runs."""
 
 
-def _generation(settings: Settings) -> Mapping[str, Any]:
+def _generation(settings: LaunchSettings) -> Mapping[str, Any]:
     """Settings that generation puts over the trainer's `megatron_cfg`, under the names used there. They count only if
     generation has a model of its own: if it runs on other GPUs than the trainer, or on the same ones with other ranks
     or another implementation.
@@ -164,7 +164,7 @@ def _generation(settings: Settings) -> Mapping[str, Any]:
     return over if generates and (differs or cut or apart) else {}
 
 
-def _generates(settings: Settings) -> Iterator[Decision]:
+def _generates(settings: LaunchSettings) -> Iterator[Decision]:
     if settings["policy.generation.backend"] == "megatron":
         over = ", ".join(name.removeprefix(_MEGATRON_CFG) for name in _generation(settings))
         says = f"Megatron-LM generates with a model of its own: {over} of mcore_generation_config over megatron_cfg"
@@ -172,7 +172,7 @@ def _generates(settings: Settings) -> Iterator[Decision]:
         yield Decision(role="rollout", implied=Implied(says=says if over else shared), source=_GENERATION_SOURCE)
 
 
-def _generator(settings: Settings) -> Mapping[str, tuple[str, Settings]]:
+def _generator(settings: LaunchSettings) -> Mapping[str, tuple[str, LaunchSettings]]:
     """Megatron-LM that generates is the trainer's model, or one with settings over the trainer's."""
     if settings["policy.generation.backend"] != "megatron":
         return {}
@@ -181,7 +181,7 @@ def _generator(settings: Settings) -> Mapping[str, tuple[str, Settings]]:
     return {"rollout": ("trainer", merged if over else settings)}
 
 
-def _of_nemo_rl(settings: Settings) -> Mapping[str, str]:
+def _of_nemo_rl(settings: LaunchSettings) -> Mapping[str, str]:
     """Options of the policy and the backend that NeMo-RL does not start; what switches them on is none of these."""
     megatron = settings[f"{_MEGATRON_CFG}enabled"] is True
     unused, policy = (_DTENSOR_CFG, "Megatron-LM") if megatron else (_MEGATRON_CFG, "DTensor")
@@ -219,7 +219,7 @@ def _variables(values: Mapping[str, Any]) -> Mapping[str, tuple[str, ...]]:
     return {f"{policy}env_vars.": ("trainer",), **({f"{_VLLM_CFG}env_vars.": ("rollout",)} if on_vllm else {})}
 
 
-def _vllm_of_nemo_rl(settings: Settings) -> Mapping[str, Any]:
+def _vllm_of_nemo_rl(settings: LaunchSettings) -> Mapping[str, Any]:
     if settings["policy.generation.backend"] != "vllm":
         return {}
     tensor, expert = (settings.ranks(f"{_VLLM_CFG}{axis}_parallel_size") for axis in ("tensor", "expert"))

@@ -139,7 +139,7 @@ def words(meanings: Mapping[str, Implied], otherwise: str = UNKNOWN) -> Callable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class LaunchSettings:
     """What a launch configuration sets, or leaves at its default: by the engine's own names, and the model it runs."""
 
     values: Mapping[str, Any]
@@ -190,7 +190,7 @@ class ImpossibleError(ValueError):
         self.option = option
 
 
-Rule = Callable[[Settings], Iterable[Decision]]
+Rule = Callable[[LaunchSettings], Iterable[Decision]]
 """What an engine decides by several options and the model. Raises ImpossibleError for what it refuses to start with."""
 
 
@@ -229,21 +229,21 @@ def defaults(options: Iterable[Option]) -> dict[str, Any]:
     return {option.name: option.default for option in options if not option.environment}
 
 
-def embedded(rule: Rule, prefix: str, options_of: Callable[[Settings], Mapping[str, Any]]) -> Rule:
+def embedded(rule: Rule, prefix: str, options_of: Callable[[LaunchSettings], Mapping[str, Any]]) -> Rule:
     """A server's rule, made one for the rollout that a trainer starts: it goes by the options under `prefix`, and by
     what `options_of` says of others.
 
     `options_of` maps the server's names to values. An empty mapping says that this server is not started.
     """
 
-    def rule_of_trainer(settings: Settings) -> Iterator[Decision]:
+    def rule_of_trainer(settings: LaunchSettings) -> Iterator[Decision]:
         server_values = options_of(settings)
         if not server_values:
             return
         variables = {name: value for name, value in settings.values.items() if name.isupper()}
         below = variables | {n.removeprefix(prefix): v for n, v in settings.values.items() if n.startswith(prefix)}
         set_below = {n.removeprefix(prefix) for n in settings.stated if n.startswith(prefix) or n in variables}
-        inner = Settings(values={**below, **server_values}, stated=frozenset(set_below), model=settings.model)
+        inner = LaunchSettings(values={**below, **server_values}, stated=frozenset(set_below), model=settings.model)
         for decision in rule(inner):
             yield replace(decision, role="rollout")
 
@@ -273,9 +273,9 @@ class Program:
     model: tuple[str, ...] = ()
     rules: tuple[Rule, ...] = ()
     irrelevant: frozenset[str] = frozenset()
-    inactive: Callable[[Settings], Mapping[str, str]] = lambda _: {}
+    inactive: Callable[[LaunchSettings], Mapping[str, str]] = lambda _: {}
     grammar: Grammar | None = None
     packages: tuple[str, ...] = ()
     gone: Mapping[str, str] = field(default_factory=dict)
-    mirrors: Callable[[Settings], Mapping[str, tuple[str, Settings]]] = lambda _: {}
+    mirrors: Callable[[LaunchSettings], Mapping[str, tuple[str, LaunchSettings]]] = lambda _: {}
     variables: Callable[[Mapping[str, Any]], Mapping[str, tuple[str, ...]]] = lambda _: {}

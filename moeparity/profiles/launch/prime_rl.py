@@ -15,9 +15,9 @@ from moeparity.profiles.launch.options import (
     NO_PROFILE,
     Decision,
     Implied,
+    LaunchSettings,
     Option,
     Program,
-    Settings,
     count,
     embedded,
     number,
@@ -121,17 +121,17 @@ def _rest_of_vllm() -> Iterator[Option]:
             yield replace(option, names=(*option.names, *(name.removeprefix(_SERVER) for name in option.names)))
 
 
-def _by_gpus(settings: Settings) -> bool:
+def _by_gpus(settings: LaunchSettings) -> bool:
     """Whether the server's replicas are its GPUs over its tensor ranks: of the program `rl`, on one node."""
     return _GPUS in settings.stated and settings[_NODES] == "single_node"
 
 
-def _is_apart(settings: Settings) -> bool:
+def _is_apart(settings: LaunchSettings) -> bool:
     """Whether prompts and tokens have servers apart."""
     return "disaggregated" in (settings[_NODES], settings[f"{_APART}type"])
 
 
-def _of_prime_rl(settings: Settings) -> Mapping[str, str]:
+def _of_prime_rl(settings: LaunchSettings) -> Mapping[str, str]:
     """Options in whose place something else decides."""
     replicas = f"{_VLLM}data_parallel_size"
     if _is_apart(settings) or settings[_NODES] == "multi_node":
@@ -139,12 +139,12 @@ def _of_prime_rl(settings: Settings) -> Mapping[str, str]:
     return {replicas: f"on one node it is {_GPUS} over the tensor ranks"} if _by_gpus(settings) else {}
 
 
-def _on_nodes(settings: Settings, nodes: int) -> int:
+def _on_nodes(settings: LaunchSettings, nodes: int) -> int:
     """The replicas of attention in a server on so many nodes."""
     return max(nodes * settings.ranks(_GPUS_OF_NODE) // settings.ranks(f"{_VLLM}tensor_parallel_size"), 1)
 
 
-def _replicas_of_server(settings: Settings, expert: bool) -> int:
+def _replicas_of_server(settings: LaunchSettings, expert: bool) -> int:
     """Replicas of attention in one server: over nodes those of all, where experts lie on them as wholes, else one."""
     if _is_apart(settings):
         return _on_nodes(settings, settings.ranks(_TOKENS))
@@ -155,7 +155,7 @@ def _replicas_of_server(settings: Settings, expert: bool) -> int:
     return settings.ranks(f"{_VLLM}data_parallel_size")
 
 
-def _parallel(settings: Settings) -> Mapping[str, Any]:
+def _parallel(settings: LaunchSettings) -> Mapping[str, Any]:
     """vLLM's ranks, by its own names."""
     name = f"{_VLLM}enable_expert_parallel"
     expert = name not in settings.stated if _is_apart(settings) and settings[name] is not True else settings[name]
@@ -167,7 +167,7 @@ def _parallel(settings: Settings) -> Mapping[str, Any]:
     }
 
 
-def _disaggregated(settings: Settings) -> Iterator[Decision]:
+def _disaggregated(settings: LaunchSettings) -> Iterator[Decision]:
     """What servers apart for prompts and tokens are started with beside what is set."""
     if not _is_apart(settings):
         return
@@ -181,7 +181,7 @@ def _disaggregated(settings: Settings) -> Iterator[Decision]:
     yield Decision(role="rollout", implied=Implied(says=says, overlay=overlay, warns=warns), source=_LAUNCHED)
 
 
-def _gate(settings: Settings) -> Iterator[Decision]:
+def _gate(settings: LaunchSettings) -> Iterator[Decision]:
     """The gate's output of models that have DeepSeek's, unrounded."""
     if settings[f"{_SERVER}enable_fp32_router_logits"] is True and settings.model.architecture in _GATES_IN_FP32:
         implied = Implied(says="the gate's output in fp32", sets={"gate:output": "fp32"})

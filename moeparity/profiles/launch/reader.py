@@ -13,7 +13,7 @@ from moeparity.profiles.launch.architecture import Model, model_of, of_config, o
 from moeparity.profiles.launch.configuration import Configuration, Values
 from moeparity.profiles.launch.file_warnings import of_file
 from moeparity.profiles.launch.knowledge import groups_tokens
-from moeparity.profiles.launch.options import Decision, Implied, ImpossibleError, Option, Program, Settings
+from moeparity.profiles.launch.options import Decision, Implied, ImpossibleError, LaunchSettings, Option, Program
 from moeparity.profiles.launch.programs import programs_of
 from moeparity.profiles.launch.report import (
     IgnoredKey,
@@ -66,7 +66,7 @@ def launch(configuration: Configuration) -> Launch:
     model_said = _model(source, program)
     model = model_said if checkpoint is None else of_config(checkpoint / "config.json", str(checkpoint))
     settings = [(option, *values.get(option.name, (None, option.default))) for option in program.options]
-    resolved = Settings(
+    resolved = LaunchSettings(
         values={option.name: value for option, _, value in settings}, stated=frozenset(values), model=model
     )
     inactive = program.inactive(resolved)
@@ -111,7 +111,10 @@ def launch(configuration: Configuration) -> Launch:
 
 
 def _sides(
-    program: Program, resolved: Settings, implied: Sequence[tuple[Setting, Implied]], decisions: Sequence[Decision]
+    program: Program,
+    resolved: LaunchSettings,
+    implied: Sequence[tuple[Setting, Implied]],
+    decisions: Sequence[Decision],
 ) -> dict[str, LaunchSide]:
     """The sides that a program has, by their roles."""
     engine = f"{program.engine} {program.version}"
@@ -194,7 +197,7 @@ def _opened(source: Source, program: Program) -> dict[str, tuple[Entry, Any]]:
     return {name: (Entry(name=name, value=value, where=note.where), value) for name in names}
 
 
-def _decisions(source: Source, program: Program, resolved: Settings, values: Values) -> list[Decision]:
+def _decisions(source: Source, program: Program, resolved: LaunchSettings, values: Values) -> list[Decision]:
     """What the engine decides. Raises SpecError for options that it refuses together."""
     try:
         return [*_decided(program, resolved)]
@@ -203,7 +206,7 @@ def _decisions(source: Source, program: Program, resolved: Settings, values: Val
         raise SpecError(f"{where}: {impossible}") from None
 
 
-def _decided(program: Program, resolved: Settings) -> Iterator[Decision]:
+def _decided(program: Program, resolved: LaunchSettings) -> Iterator[Decision]:
     """Those of every side; of one that is another side with other settings by these."""
     yield from (decision for rule in program.rules for decision in rule(resolved))
     for role, (mirrored, settings) in program.mirrors(resolved).items():
@@ -271,7 +274,7 @@ def _unstated_defaults(settings: Sequence[Setting], implied: Sequence[Implied]) 
     return tuple(f"{option.name}: {i.warns}" for (option, entry, _), i in rows if entry is None and i.warns)
 
 
-def _implied(option: Option, value: Any, inactive: Mapping[str, str], settings: Settings) -> Implied:
+def _implied(option: Option, value: Any, inactive: Mapping[str, str], settings: LaunchSettings) -> Implied:
     reason = settings.idle(option.concerns)
     if reason:
         return Implied(says=f"no effect: {reason}", shows=False)

@@ -12,9 +12,9 @@ from moeparity.profiles.launch.megatron_config import precision
 from moeparity.profiles.launch.options import (
     Decision,
     Implied,
+    LaunchSettings,
     Option,
     Program,
-    Settings,
     defaults,
     embedded,
     idle_environment,
@@ -37,7 +37,7 @@ from moeparity.profiles.launch.trainers import divided, temperature
 _NOT_STATED = "{}: not stated in a profile"
 
 
-def _vllm_of_openrlhf(settings: Settings) -> Mapping[str, Any]:
+def _vllm_of_openrlhf(settings: LaunchSettings) -> Mapping[str, Any]:
     """What OpenRLHF 0.11.2 starts vLLM with: openrlhf/trainer/ray/vllm_engine.py create_vllm_engines."""
     return {
         **defaults(servers.VLLM.options),
@@ -104,12 +104,12 @@ def _loaded(value: Any) -> Implied:
     return Implied(says="its dtype and attention", shows=False)
 
 
-def _over_temperature(settings: Settings) -> Iterator[Decision]:
+def _over_temperature(settings: LaunchSettings) -> Iterator[Decision]:
     """The temperature, which TRL divides by on both sides: vLLM's log-probabilities are of what is sampled from."""
     return divided(settings, "temperature", rollout=settings["use_vllm"] is True)
 
 
-def _autocast(settings: Settings) -> Iterator[Decision]:
+def _autocast(settings: LaunchSettings) -> Iterator[Decision]:
     """What TRL's trainers run in: weights in fp32 under autocast, where neither is set."""
     if settings["bf16"] is True and settings["dtype"] in ("float32", "float"):
         warns = "torch.autocast chooses each op's dtype, and trl-autocast-bf16 has its lists for CPU"
@@ -119,19 +119,19 @@ def _autocast(settings: Settings) -> Iterator[Decision]:
         )
 
 
-def _in_process(settings: Settings) -> bool:
+def _in_process(settings: LaunchSettings) -> bool:
     """Whether vLLM runs in the trainer's process: it then has the trainer's variables."""
     return settings["use_vllm"] is True and settings["vllm_mode"] == "colocate"
 
 
-def _vllm_of_trl(settings: Settings) -> Mapping[str, Any]:
+def _vllm_of_trl(settings: LaunchSettings) -> Mapping[str, Any]:
     """What TRL 1.16.0 starts vLLM with in its own process: trl/generation/vllm_generation.py:347."""
     if not _in_process(settings):
         return {}
     return {**defaults(servers.VLLM.options), "tensor_parallel_size": settings["vllm_tensor_parallel_size"]}
 
 
-def _of_trl(settings: Settings) -> Mapping[str, str]:
+def _of_trl(settings: LaunchSettings) -> Mapping[str, str]:
     """vLLM's variables where it has a process of its own, or is not started."""
     if _in_process(settings):
         return {}

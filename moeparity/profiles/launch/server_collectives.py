@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from moeparity.profiles.launch.options import Decision, Implied, Settings
+from moeparity.profiles.launch.options import Decision, Implied, LaunchSettings
 from moeparity.profiles.launch.shared import FUSED_RANKS, on_cpu
 from moeparity.profiles.launch.source import Unresolved
 
@@ -33,7 +33,7 @@ def _node(tensor: int, others: int, nodes: int) -> int:
     return min(tensor, max(on_each, 1), _GPUS)
 
 
-def vllm_all_reduce(settings: Settings) -> Iterator[Decision]:
+def vllm_all_reduce(settings: LaunchSettings) -> Iterator[Decision]:
     """NCCL in place of vLLM's own kernels: on SM90 those are for 2, 4, 6 and 8 ranks of one node."""
     tensor = settings.ranks("tensor_parallel_size")
     nodes = max(settings.ranks("nnodes") // settings.ranks("data_parallel_size"), 1)
@@ -56,7 +56,7 @@ def vllm_all_reduce(settings: Settings) -> Iterator[Decision]:
         yield Decision(role="server", implied=_ring(where, _FUSED), source=_OF_VLLM)
 
 
-def _kernels(settings: Settings, tensor: int) -> Implied | None:
+def _kernels(settings: LaunchSettings, tensor: int) -> Implied | None:
     """What the environment chooses in place of FlashInfer's kernels for NVSwitch multicast, which are those it has."""
     if settings.values.get("VLLM_ALLREDUCE_USE_FLASHINFER") is False:
         return Implied(says="no FlashInfer: vLLM's own kernels", sets={"all_reduce:collective": "vllm.custom"})
@@ -69,7 +69,7 @@ def _kernels(settings: Settings, tensor: int) -> Implied | None:
     )
 
 
-def sglang_all_reduce(settings: Settings) -> Iterator[Decision]:
+def sglang_all_reduce(settings: LaunchSettings) -> Iterator[Decision]:
     """NCCL in place of SGLang's own kernels, which are for 2, 4, 6 and 8 ranks of one node."""
     tensor = settings.ranks("tp_size")
     node = _node(tensor, settings.ranks("pp_size"), settings.ranks("nnodes"))
@@ -87,7 +87,7 @@ def sglang_all_reduce(settings: Settings) -> Iterator[Decision]:
         yield Decision(role="server", implied=implied, source=_OF_SGLANG)
 
 
-def _nodes_open(settings: Settings, tensor: int, source: str) -> Iterator[Decision]:
+def _nodes_open(settings: LaunchSettings, tensor: int, source: str) -> Iterator[Decision]:
     """That it isn't known whether the ranks are on one node."""
     if isinstance(settings.values.get("nnodes"), Unresolved):
         warns = "they are added as on one node; over several NCCL adds them, and no kernel is fused with the norm"

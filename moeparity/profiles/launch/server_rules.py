@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from moeparity.profiles.launch.architecture import Model
-from moeparity.profiles.launch.options import Decision, Implied, Settings
+from moeparity.profiles.launch.options import Decision, Implied, LaunchSettings
 from moeparity.profiles.launch.server_collectives import sglang_all_reduce, vllm_all_reduce
 from moeparity.profiles.launch.server_stages import listed_stages
 from moeparity.profiles.launch.shared import ORIGINAL
@@ -67,7 +67,7 @@ _SPANNING = frozenset(_SPANNING_NAMES.split())
 """SGLang's dispatchers that spread the experts over all ranks."""
 
 
-def vllm_experts(settings: Settings) -> Iterator[Decision]:
+def vllm_experts(settings: LaunchSettings) -> Iterator[Decision]:
     """Over how many ranks vLLM's experts lie, and whether rows are sent to them."""
     if any(isinstance(settings[name], Unresolved) for name in ("tensor_parallel_size", "data_parallel_size")):
         return
@@ -83,7 +83,7 @@ def vllm_experts(settings: Settings) -> Iterator[Decision]:
         )
 
 
-def _vllm_expert_parallel(settings: Settings, tensor: int, data: int) -> Decision:
+def _vllm_expert_parallel(settings: LaunchSettings, tensor: int, data: int) -> Decision:
     backend = settings["all2all_backend"]
     placement: dict[str, int | bool | str] = {"expert": tensor * data}
     if data == 1:
@@ -116,7 +116,7 @@ def _apart(groups: int, gathered: str) -> dict[str, int | bool | str]:
     return {"attention": groups, "gathered": gathered}
 
 
-def vllm_compilation(settings: Settings) -> Iterator[Decision]:
+def vllm_compilation(settings: LaunchSettings) -> Iterator[Decision]:
     """What a compilation config says of the fused all-reduce, and of compiling at all."""
     config = settings["compilation_config"]
     if not isinstance(config, dict) or not config:
@@ -145,7 +145,7 @@ def vllm_compilation(settings: Settings) -> Iterator[Decision]:
         yield Decision(role="server", implied=Implied(says="not resolved", warns=warns), source=source)
 
 
-def sglang_placement(settings: Settings) -> Iterator[Decision]:
+def sglang_placement(settings: LaunchSettings) -> Iterator[Decision]:
     """Over how many ranks SGLang cuts attention and experts."""
     tensor, expert = settings.ranks("tp_size"), settings.ranks("ep_size")
     backend = str(settings["moe_a2a_backend"])
@@ -168,7 +168,7 @@ def sglang_placement(settings: Settings) -> Iterator[Decision]:
         yield _decided("each expert is cut over tp / ep ranks", "parallel_hook.py:170-186", warns=warns)
 
 
-def _between(settings: Settings, gathered: str) -> str:
+def _between(settings: LaunchSettings, gathered: str) -> str:
     """What no placement says of rows between groups that attend apart and what takes those of all."""
     apart = settings["enable_dp_lm_head"] is True
     head = ""
@@ -184,7 +184,7 @@ def _decided(says: str, source: str, placement: dict[str, int | bool | str] | No
     return Decision(role="server", implied=implied, source=f"sglang 0.5.23, srt/arg_groups or srt/layers: {source}")
 
 
-def _attention_groups(settings: Settings) -> int:
+def _attention_groups(settings: LaunchSettings) -> int:
     """In how many groups of ranks each attends to requests of its own; 1 without DP attention."""
     groups = settings.ranks("attn_dp_size")
     if groups == 1 and settings["enable_dp_attention"] is True:
@@ -192,7 +192,7 @@ def _attention_groups(settings: Settings) -> int:
     return groups if settings.ranks("tp_size") % groups == 0 else 1
 
 
-def sglang_fused_all_reduce(settings: Settings) -> Iterator[Decision]:
+def sglang_fused_all_reduce(settings: LaunchSettings) -> Iterator[Decision]:
     """Whether SGLang turns its fused all-reduce on by itself: by the model, on one node of SM90 or SM100."""
     if settings["enable_deterministic_inference"] is True or str(settings["rl_on_policy_target"]).lower() != "none":
         off = Implied(says="no fused all-reduce and norm: deterministic", drops=("sglang-allreduce-norm",))
@@ -207,7 +207,7 @@ def sglang_fused_all_reduce(settings: Settings) -> Iterator[Decision]:
         yield Decision(role="server", implied=_automatic(settings), source=_FUSED_SOURCE)
 
 
-def _automatic(settings: Settings) -> Implied:
+def _automatic(settings: LaunchSettings) -> Implied:
     model = settings.model
     against = [
         reason
@@ -234,12 +234,12 @@ def _automatic(settings: Settings) -> Implied:
     return Implied(says=f"no fused all-reduce and norm: {model.architecture} is none of the models it is turned on for")
 
 
-def unsampled(settings: Settings, option: str, raw: bool) -> Mapping[str, str]:
+def unsampled(settings: LaunchSettings, option: str, raw: bool) -> Mapping[str, str]:
     """That a sampler's defaults have no effect where log-probabilities are `raw`, before any sampler."""
     return {option: "log-probabilities are of logits before the sampler"} if raw else {}
 
 
-def sglang_log_probs(settings: Settings) -> Iterator[Decision]:
+def sglang_log_probs(settings: LaunchSettings) -> Iterator[Decision]:
     """How SGLang computes log-probabilities where the temperature is not to divide the logits: log-softmax in fp32."""
     if settings.values.get(ORIGINAL) is not True:
         return
@@ -260,7 +260,7 @@ _UNFUSING = ("flashinfer_cutedsl", "flashinfer_trtllm", "experimental_sgl_trtllm
 """Runners of experts that take no shared expert among the routed ones."""
 
 
-def sglang_shared_experts(settings: Settings) -> Iterator[Decision]:
+def sglang_shared_experts(settings: LaunchSettings) -> Iterator[Decision]:
     """Whether SGLang runs the shared expert as one more routed expert: of DeepSeek-V3's size and GLM-4.5 on its own."""
     if not _fuses_shared(settings.model) or settings.is_on("enforce_shared_experts_fusion"):
         return
@@ -287,7 +287,7 @@ def sglang_shared_experts(settings: Settings) -> Iterator[Decision]:
     yield Decision(role="server", implied=Implied(says=says, warns=warns), source=_SHARED_SOURCE)
 
 
-def _overlaps(settings: Settings) -> bool:
+def _overlaps(settings: LaunchSettings) -> bool:
     names = ("enable_two_batch_overlap", "enable_single_batch_overlap")
     is_deepseek = settings.model.architecture == "DeepseekV3ForCausalLM"
     return is_deepseek and any(map(settings.is_on, names))
@@ -305,7 +305,7 @@ def _fuses_shared(model: Model) -> bool:
 def stored_quantised(role: str) -> Any:
     """A rule: weights that are quantised as they are stored, for one side."""
 
-    def rule(settings: Settings) -> Iterator[Decision]:
+    def rule(settings: LaunchSettings) -> Iterator[Decision]:
         model = settings.model
         if model.quantised:
             warns = (
@@ -318,10 +318,10 @@ def stored_quantised(role: str) -> Any:
     return rule
 
 
-def idle_of_sglang(prefix: str) -> Callable[[Settings], Mapping[str, str]]:
+def idle_of_sglang(prefix: str) -> Callable[[LaunchSettings], Mapping[str, str]]:
     """Options of SGLang behind a prefix that it passes over, for what else is set."""
 
-    def idle(settings: Settings) -> Mapping[str, str]:
+    def idle(settings: LaunchSettings) -> Mapping[str, str]:
         backend = settings[f"{prefix}attention_backend"]
         if settings[f"{prefix}enable_deterministic_inference"] is not True or backend in _REUSES:
             return {}

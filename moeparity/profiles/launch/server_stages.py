@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from moeparity.errors import whole_number
 from moeparity.output.words import quantity
-from moeparity.profiles.launch.options import Decision, Implied, ImpossibleError, Rule, Settings
+from moeparity.profiles.launch.options import Decision, Implied, ImpossibleError, LaunchSettings, Rule
 from moeparity.profiles.launch.source import Unresolved
 
 _INDICES = {
@@ -22,7 +22,7 @@ def listed_stages(partition: str, count: str, *, alone: bool) -> Rule:
     start. With `alone` a single stage is an exception, as in SGLang, which then ignores the list.
     """
 
-    def rule(settings: Settings) -> Iterator[Decision]:
+    def rule(settings: LaunchSettings) -> Iterator[Decision]:
         parts, stages = str(settings[partition] or "").split(","), settings[count]
         if parts == [""] or isinstance(stages, Unresolved) or None in map(whole_number, map(str.strip, parts)):
             return
@@ -41,7 +41,7 @@ def listed_stages(partition: str, count: str, *, alone: bool) -> Rule:
     return rule
 
 
-def sglang_groups(settings: Settings) -> Iterator[Decision]:
+def sglang_groups(settings: LaunchSettings) -> Iterator[Decision]:
     """That groups of ranks which attend apart divide the ranks (srt/arg_groups/parallel_hook.py:285-326)."""
     tensor, data, apart = (settings[name] for name in ("tp_size", "dp_size", "attn_dp_size"))
     if any(isinstance(each, Unresolved) for each in (tensor, data, apart)):

@@ -6,7 +6,7 @@ from typing import Any
 
 from moeparity.errors import whole_number
 from moeparity.plan.stages import Division
-from moeparity.profiles.launch.options import Implied, Option, Settings, count, switch, word, words
+from moeparity.profiles.launch.options import Implied, LaunchSettings, Option, count, switch, word, words
 
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 ORIGINAL = "SGLANG_RETURN_ORIGINAL_LOGPROB"
@@ -112,7 +112,7 @@ def fp32_head(overlay: str) -> Implied:
     return Implied(says="logits in fp32", overlay=overlay)
 
 
-def on_cpu(settings: Settings) -> bool:
+def on_cpu(settings: LaunchSettings) -> bool:
     """Whether vLLM says that it runs on a CPU."""
     return str(settings.values.get("device")) == "cpu"
 

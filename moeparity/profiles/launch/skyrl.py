@@ -16,8 +16,8 @@ from moeparity.profiles.launch.megatron_config import DISPATCHERS, ROUTER_DTYPES
 from moeparity.profiles.launch.options import (
     Decision,
     Implied,
+    LaunchSettings,
     Program,
-    Settings,
     count,
     defaults,
     embedded,
@@ -53,16 +53,16 @@ def _replicas(value: Any) -> Implied:
     return Implied(says="one replica" if value == 1 else f"{value} replicas of attention")
 
 
-def _skyrl_on_megatron(settings: Settings) -> bool:
+def _skyrl_on_megatron(settings: LaunchSettings) -> bool:
     return bool(settings["trainer.strategy"] == "megatron")
 
 
-def _passed_on(settings: Settings, name: str) -> str:
+def _passed_on(settings: LaunchSettings, name: str) -> str:
     """A field that SkyRL has by itself: what transformer_config_kwargs says goes before."""
     return str(settings[f"{_KWARGS}{name}" if f"{_KWARGS}{name}" in settings.stated else f"{_POLICY}{name}"])
 
 
-def _vllm_of_skyrl(settings: Settings) -> Mapping[str, Any]:
+def _vllm_of_skyrl(settings: LaunchSettings) -> Mapping[str, Any]:
     if settings[f"{_ENGINE}backend"] != "vllm":
         return {}
     derived = {
@@ -76,7 +76,7 @@ def _vllm_of_skyrl(settings: Settings) -> Mapping[str, Any]:
     return {name: value for name, value in derived.items() if f"{_INIT}{name}" not in settings.stated}
 
 
-def _sglang_of_skyrl(settings: Settings) -> Mapping[str, Any]:
+def _sglang_of_skyrl(settings: LaunchSettings) -> Mapping[str, Any]:
     if settings[f"{_ENGINE}backend"] != "sglang":
         return {}
     ranks = {"tp_size": "tensor", "pp_size": "pipeline", "dp_size": "data", "ep_size": "expert"}
@@ -95,7 +95,7 @@ _OVERRIDDEN = {
 """SkyRL's options, and those of vLLM in whose place they stand unless `engine_init_kwargs` says other."""
 
 
-def _of_skyrl(settings: Settings) -> Mapping[str, str]:
+def _of_skyrl(settings: LaunchSettings) -> Mapping[str, str]:
     """Fields that the model's bridge decides, variables of an engine that is not started, and options of vLLM that are
     given twice.
     """
@@ -111,7 +111,7 @@ def _of_skyrl(settings: Settings) -> Mapping[str, str]:
     }
 
 
-def _skyrl_provider(settings: Settings) -> Iterator[Decision]:
+def _skyrl_provider(settings: LaunchSettings) -> Iterator[Decision]:
     """What SkyRL sets of Megatron-LM's configuration."""
     if not _skyrl_on_megatron(settings):
         return

@@ -18,10 +18,10 @@ from moeparity.profiles.launch.options import (
     UNKNOWN,
     Decision,
     Implied,
+    LaunchSettings,
     Option,
     Program,
     Rule,
-    Settings,
     count,
     embedded,
     number,
@@ -64,16 +64,16 @@ def _rollout() -> Iterator[Option]:
     yield count("num_gpus_per_node", implies=lambda _: nodes, default=8, role="rollout", quiet=True)
 
 
-def _tensor(settings: Settings) -> int:
+def _tensor(settings: LaunchSettings) -> int:
     return max(settings.ranks("rollout_num_gpus_per_engine") // settings.ranks("sglang_pp_size"), 1)
 
 
-def _sglang(settings: Settings) -> Mapping[str, Any]:
+def _sglang(settings: LaunchSettings) -> Mapping[str, Any]:
     nodes = settings.ranks("rollout_num_gpus_per_engine") // settings.ranks("num_gpus_per_node")
     return {"tp_size": _tensor(settings), "nnodes": max(nodes, 1)}
 
 
-def _staged(settings: Settings) -> Iterator[Decision]:
+def _staged(settings: LaunchSettings) -> Iterator[Decision]:
     """How many of an engine's ranks are tensor parallel, where it has pipeline stages."""
     stages = settings.ranks("sglang_pp_size")
     if stages > 1:
@@ -83,12 +83,12 @@ def _staged(settings: Settings) -> Iterator[Decision]:
         )
 
 
-def over_temperature(settings: Settings) -> Iterator[Decision]:
+def over_temperature(settings: LaunchSettings) -> Iterator[Decision]:
     """The temperature, which the trainer divides by, and SGLang where it does not return the original ones."""
     return divided(settings, "rollout_temperature", rollout=settings[ORIGINAL] is False)
 
 
-def _sent(settings: Settings) -> str:
+def _sent(settings: LaunchSettings) -> str:
     dispatcher = megatron.dispatcher_of(settings)
     return "alltoall" if dispatcher == "allgather" else dispatcher
 
@@ -136,7 +136,7 @@ def _grammar() -> Grammar:
     )
 
 
-def _of_slime(settings: Settings) -> Mapping[str, str]:
+def _of_slime(settings: LaunchSettings) -> Mapping[str, str]:
     """Options that Megatron-LM or SGLang passes over, for what else is set."""
     return {**megatron_rules.idle("")(settings), **server_rules.idle_of_sglang("sglang_")(settings)}
 

@@ -8,7 +8,17 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from moeparity.profiles.launch.options import Decision, Implied, Option, Rule, Settings, count, switch, word, words
+from moeparity.profiles.launch.options import (
+    Decision,
+    Implied,
+    LaunchSettings,
+    Option,
+    Rule,
+    count,
+    switch,
+    word,
+    words,
+)
 from moeparity.profiles.launch.shared import ORIGINAL, tensor_ranks
 
 MEGATRON = Implied(says="Megatron-LM", profile="megatron")
@@ -81,7 +91,7 @@ def sequence_parallel(prefix: str, *, default: bool) -> Option:
     )
 
 
-def divided(settings: Settings, sampler: str, *, rollout: bool, rounds: bool = False) -> Iterator[Decision]:
+def divided(settings: LaunchSettings, sampler: str, *, rollout: bool, rounds: bool = False) -> Iterator[Decision]:
     """The temperature that a trainer divides by, and the rollout too where its log-probabilities are those of the
     distribution that is sampled from. `sampler`: its option. `rounds`: the trainer rounds it to bf16.
     """
@@ -90,7 +100,7 @@ def divided(settings: Settings, sampler: str, *, rollout: bool, rounds: bool = F
         yield from divided_on("rollout", settings, sampler)
 
 
-def divided_on(role: str, settings: Settings, sampler: str, *, rounds: bool = False) -> Iterator[Decision]:
+def divided_on(role: str, settings: LaunchSettings, sampler: str, *, rounds: bool = False) -> Iterator[Decision]:
     """The temperature that one side divides by, as `divided` has it."""
     temperature = settings[sampler]
     if isinstance(temperature, int | float) and temperature not in (0, 1):
@@ -99,14 +109,14 @@ def divided_on(role: str, settings: Settings, sampler: str, *, rounds: bool = Fa
         yield Decision(role=role, implied=implied, source=sampler)
 
 
-def temperatures(sampler: str, *, mode: str, rollout: str | None, fsdp: Callable[[Settings], bool]) -> Rule:
+def temperatures(sampler: str, *, mode: str, rollout: str | None, fsdp: Callable[[LaunchSettings], bool]) -> Rule:
     """The sampler's temperature, on both sides. On the rollout's side it counts if its log-probabilities are those of
     the distribution that is sampled from.
 
     `rollout` names the engine's option, None if the engine is vLLM.
     """
 
-    def rule(settings: Settings) -> Iterator[Decision]:
+    def rule(settings: LaunchSettings) -> Iterator[Decision]:
         if rollout is not None and settings[rollout] == "sglang":
             is_of_samples = settings.values.get(ORIGINAL) is not True
         else:

@@ -14,8 +14,8 @@ from moeparity.profiles.launch import (
 from moeparity.profiles.launch.knowledge import listed, unstated
 from moeparity.profiles.launch.options import (
     Implied,
+    LaunchSettings,
     Program,
-    Settings,
     count,
     embedded,
     idle_environment,
@@ -71,14 +71,14 @@ def _config_name(value: Any) -> Implied:
     return MEGATRON if "megatron" in str(value) else Implied(says="the actor's strategy says which trainer")
 
 
-def _on_megatron(settings: Settings) -> bool:
+def _on_megatron(settings: LaunchSettings) -> bool:
     """Whether verl's trainer is Megatron-LM: the last that is set of its engine, the configuration and the strategy."""
     if settings["model_engine"] != "none":
         return bool(settings["model_engine"] == "megatron")
     return settings[f"{_ACTOR}strategy"] == "megatron" or "megatron" in str(settings["config_name"])
 
 
-def _of_verl(settings: Settings) -> Mapping[str, str]:
+def _of_verl(settings: LaunchSettings) -> Mapping[str, str]:
     """Options of engines that verl does not start."""
     rollout = settings[f"{_ROLLOUT}name"]
     inactive = dict.fromkeys(mbridge.unset(_MEGATRON_ACTOR, _FIELDS, settings), "the model's bridge decides it")
@@ -95,7 +95,7 @@ def _of_verl(settings: Settings) -> Mapping[str, str]:
     return {**inactive, **(server_rules.idle_of_sglang(_SGLANG_KWARGS)(settings) if rollout == "sglang" else {})}
 
 
-def _vllm_of_verl(settings: Settings) -> Mapping[str, Any]:
+def _vllm_of_verl(settings: LaunchSettings) -> Mapping[str, Any]:
     if settings[f"{_ROLLOUT}name"] != "vllm":
         return {}
     return {
@@ -109,12 +109,12 @@ def _vllm_of_verl(settings: Settings) -> Mapping[str, Any]:
     }
 
 
-def _handed_on(settings: Settings, name: str) -> Mapping[str, Any]:
+def _handed_on(settings: LaunchSettings, name: str) -> Mapping[str, Any]:
     """An option that verl hands on to its rollout where it is given."""
     return {name: settings[f"{_ROLLOUT}{name}"]} if settings.is_on(f"{_ROLLOUT}{name}") else {}
 
 
-def _sglang_of_verl(settings: Settings) -> Mapping[str, Any]:
+def _sglang_of_verl(settings: LaunchSettings) -> Mapping[str, Any]:
     if settings[f"{_ROLLOUT}name"] != "sglang":
         return {}
     return {

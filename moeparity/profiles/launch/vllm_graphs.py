@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from moeparity.plan.vllm_tiles import TUNED, shapes
-from moeparity.profiles.launch.options import Decision, Implied, Settings
+from moeparity.profiles.launch.options import Decision, Implied, LaunchSettings
 from moeparity.profiles.launch.shared import EAGER
 
 _SOURCE = "vLLM 0.33.0, vllm/config/vllm.py:70-110, 798-868 _maybe_enable_breakable_cudagraph"
@@ -23,7 +23,7 @@ Step5ForConditionalGeneration
 _BY_DEFAULT = frozenset(_BY_DEFAULT_NAMES.split())
 
 
-def vllm_breakable(settings: Settings) -> Iterator[Decision]:
+def vllm_breakable(settings: LaunchSettings) -> Iterator[Decision]:
     """Breakable CUDA graphs where the environment does not say: kernels in C in place of Inductor's."""
     variable = settings.values.get("VLLM_USE_BREAKABLE_CUDAGRAPH", "auto")
     config = settings["compilation_config"]
@@ -39,12 +39,12 @@ def vllm_breakable(settings: Settings) -> Iterator[Decision]:
         yield from _invariant(settings)
 
 
-def _quantised(settings: Settings) -> bool:
+def _quantised(settings: LaunchSettings) -> bool:
     """Whether weights are quantised, as they are stored or when they are loaded."""
     return bool(settings.model.quantised) or any(map(settings.is_on, ("quantization", "quantization_config")))
 
 
-def _invariant(settings: Settings) -> Iterator[Decision]:
+def _invariant(settings: LaunchSettings) -> Iterator[Decision]:
     """What batch invariance makes of the model's widths, in bf16."""
     if str(settings.values.get("dtype", "auto")) not in ("auto", "bfloat16"):
         return

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from moeparity.profiles.launch import server_rules, servers
 from moeparity.profiles.launch.knowledge import unstated
-from moeparity.profiles.launch.options import Decision, Implied, ImpossibleError, Option, Program, Settings, count
+from moeparity.profiles.launch.options import Decision, Implied, ImpossibleError, LaunchSettings, Option, Program, count
 from moeparity.profiles.launch.server_collectives import vllm_all_reduce
 from moeparity.profiles.launch.shared import custom_all_reduce, placement
 from moeparity.profiles.launch.source import Installed, Note, Source
@@ -95,7 +95,7 @@ def _by_default(name: str, *, on: bool) -> Option:
     return _of_0_33(name) if on else replace(_of_0_33(name), default=False)
 
 
-def _no_mode(settings: Settings) -> Iterator[Decision]:
+def _no_mode(settings: LaunchSettings) -> Iterator[Decision]:
     """0.8.5 has no --logprobs-mode."""
     if "logprobs_mode" in settings.stated:
         raise ImpossibleError(

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from moeparity.profiles.launch.options import Decision, Implied, Program, Settings
+from moeparity.profiles.launch.options import Decision, Implied, LaunchSettings, Program
 from moeparity.profiles.launch.reading.resolved import Served, workers
 from moeparity.profiles.launch.resolved import legible, telling
 from moeparity.profiles.launch.shared import on_cpu
@@ -154,7 +154,7 @@ _RANKS = 2
 _UNLIKE = "the profile vllm-cpu was read off an eager run of {}, and this one {}"
 
 
-def vllm_cpu(settings: Settings) -> Iterator[Decision]:
+def vllm_cpu(settings: LaunchSettings) -> Iterator[Decision]:
     """The profile of vLLM on a CPU, in place of that of a GPU, with what of it was not read."""
     if not on_cpu(settings):
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from moeparity.bisection.ablation.report import Ablation, Setting, Step
+from moeparity.bisection.ablation.report import Ablation, RestoredSetting, Setting
 from moeparity.bisection.ablation.show import document
 from tests.bisection.reports import fill
 from tests.printed import printed
@@ -67,8 +67,10 @@ ABLATION = fill(
     k3=0.06,
     settings=(TEMPERATURE, ROPE, SCHEDULING),
     order=(
-        Step(name="logprobs_mode", cure=TEMPERATURE.cure, left=0.0005, change_low=-0.2, change_high=-0.1),
-        Step(name="enforce_eager", cure="enforce_eager true", left=0.0006, change_low=0.00001, change_high=0.001),
+        RestoredSetting(name="logprobs_mode", cure=TEMPERATURE.cure, left=0.0005, change_low=-0.2, change_high=-0.1),
+        RestoredSetting(
+            name="enforce_eager", cure="enforce_eager true", left=0.0006, change_low=0.00001, change_high=0.001
+        ),
     ),
     left=0.0006,
 )

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from moeparity.bisection.divergence.growth import Step, largest, steps
+from moeparity.bisection.divergence.growth import GrowthStep, largest, steps
 from moeparity.bisection.divergence.show import growth_table
 from moeparity.bisection.flips.show import flips_table
 from moeparity.bisection.report import Report
@@ -21,14 +21,14 @@ def lines(table: Table) -> list[str]:
     return [re.sub(r"\s+", " ", line).strip() for line in printed([table], 200).splitlines()]
 
 
-def steps_of(report: Report) -> tuple[Step, ...]:
+def steps_of(report: Report) -> tuple[GrowthStep, ...]:
     return steps(report.growth, report.flips)
 
 
 def test_steps_are_between_layers_and_know_the_flips_of_the_second() -> None:
     assert steps_of(grown([0.25, 0.5, 4.0, 1.0], {2: 3})) == (
-        Step(layer="layers[1]", factor=2.0, flips=0),
-        Step(layer="layers[2]", factor=8.0, flips=3),
+        GrowthStep(layer="layers[1]", factor=2.0, flips=0),
+        GrowthStep(layer="layers[2]", factor=8.0, flips=3),
     )
     assert [step.flips for step in steps_of(grown([0.25, 0.5, 1.0]))] == [None]
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from moeparity.bisection.options import Options
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.prepare import prepare
+from moeparity.bisection.study import Study
 from moeparity.engine.lockstep import run
 from moeparity.engine.values import assemble
 from moeparity.engine.view import NodeView
@@ -25,14 +25,14 @@ SUMS = {"rms_norm", "linear", "gate", "lm_head", "experts", "combine"}
 class Drawn:
     """Draws every node anew, and notes by op how far the draws lie from the value and how many bits they change."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan, self.furthest, self.changed = plan, dict[str, float](), dict[str, int]()
+    def __init__(self, study: Study) -> None:
+        self.study, self.furthest, self.changed = study, dict[str, float](), dict[str, int]()
 
     def see(self, view: NodeView) -> None:
-        node, bound = view.node, self.plan.reference.plan
+        node, bound = view.node, self.study.reference.plan
         inputs = [None if b is None else assemble(b, view.batch) for b in view.inputs[REFERENCE]]
         at = node.op.settings({**bound.told_to(node), **bound.active(node)})
-        weights = self.plan.model.weights.node(node, bound.dtype_of(node.name))
+        weights = self.study.model.weights.node(node, bound.dtype_of(node.name))
         draw = orders_of(Call(node=node, inputs=inputs, weights=weights, at=at))
         if draw is None or node.op.name == "router":
             return
@@ -61,10 +61,10 @@ def test_draws_are_the_same_sums_in_other_orders(
 ) -> None:
     side = {"profile": profile, "dtype": "fp32", "micro_batch": 2}
     recipe = write_recipe(tmp_path, request.getfixturevalue(name), {"input_ids": random_tokens(2, 20)}, side, side)
-    plan = prepare(recipe, device="cpu", options=Options(attribution=False))
-    drawn = Drawn(plan)
-    walker = Walker(name=REFERENCE, plan=plan.reference.plan, schedule=MicroBatches(2))
-    run([walker], plan.model.weights, plan.tokens.input_ids, [drawn])
+    study = prepare(recipe, device="cpu", options=Options(attribution=False))
+    drawn = Drawn(study)
+    walker = Walker(name=REFERENCE, plan=study.reference.plan, schedule=MicroBatches(2))
+    run([walker], study.model.weights, study.tokens.input_ids, [drawn])
     assert {*SUMS, attends} <= drawn.furthest.keys()
     # fp32 rounds at 6e-8; the sums here have at most 96 leaves, and attention two after each other.
     assert max(drawn.furthest.values()) < 5e-6

@@ -17,9 +17,9 @@ from moeparity.bisection.flips.census import BINS, MAP_BITS, Census, bin_of
 from moeparity.bisection.flips.measure import routing_flips
 from moeparity.bisection.flips.observe import FlipObserver
 from moeparity.bisection.observe import observe
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.prepare import prepare
 from moeparity.bisection.resume.codec import Codec
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import alone, restored
 from moeparity.engine.forward import forward
 from moeparity.engine.view import NodeView
@@ -39,7 +39,7 @@ SHAPE = (8, 64)
 class Planted:
     """A recipe's pass, and both sides run on their own."""
 
-    plan: Plan
+    study: Study
     census: Census
     saved: list[dict[str, torch.Tensor]] = field(default_factory=list)
 
@@ -53,13 +53,13 @@ class Planted:
 def planted(folder: Path, checkpoint: Path, reference: Settings, candidate: Settings) -> Planted:
     ids = random_tokens(*SHAPE)
     sides = ({"set": dict(reference)}, {"set": dict(candidate)})
-    plan = prepare(write_recipe(folder, checkpoint, {"input_ids": ids}, *sides), device="cpu", opener=opened)
-    census = observe(plan, plan.toggles).sections["flips"]
+    study = prepare(write_recipe(folder, checkpoint, {"input_ids": ids}, *sides), device="cpu", opener=opened)
+    census = observe(study, study.toggles).sections["flips"]
     assert census is not None
     nodes = [f"layers[{layer}].moe.{name}" for layer in census.layers for name in ("norm", "gate")]
-    nodes += [node.name for node in plan.model.graph.nodes if node.name.endswith("attention.attend")]
-    saved = [forward(plan.model, ids, settings=dict(settings), save=nodes) for settings in (reference, candidate)]
-    return Planted(plan, census, saved)
+    nodes += [node.name for node in study.model.graph.nodes if node.name.endswith("attention.attend")]
+    saved = [forward(study.model, ids, settings=dict(settings), save=nodes) for settings in (reference, candidate)]
+    return Planted(study, census, saved)
 
 
 def opened(folder: Path, **_: object) -> Model:
@@ -196,7 +196,7 @@ def test_a_grouped_router_with_a_bias(tmp_path: Path, deepseek_v3: Path, place: 
 
 def assert_margins(flips_planted: Planted, place: int, layer: int, candidate: torch.dtype) -> None:
     """Scores of tokens with logits of both sides, one by one, groups of four of which two are kept."""
-    bias = flips_planted.plan.model.weights.checkpoint.tensor(f"model.layers.{layer}.mlp.gate.e_score_correction_bias")
+    bias = flips_planted.study.model.weights.checkpoint.tensor(f"model.layers.{layer}.mlp.gate.e_score_correction_bias")
     census, bins = flips_planted.census, torch.zeros(4, BINS, dtype=torch.int64)
     ties = groups = within = 0
     for b in range(SHAPE[0]):
@@ -246,13 +246,13 @@ def test_what_choices_share_with_the_candidate(tmp_path: Path, qwen3_moe: Path) 
     gate, combine = "layers[2].moe.gate:output", "layers[2].moe.combine:accumulate"
     flips_planted = planted(tmp_path, qwen3_moe, {}, {gate: "fp32", combine: "fp32"})
     flips = chosen(flips_planted.census, "set_differs")
-    by_name = {toggle.name: toggle for toggle in flips_planted.plan.toggles}
+    by_name = {toggle.name: toggle for toggle in flips_planted.study.toggles}
     also = flips_planted.census.also
     assert flips > 0
     assert (also[alone(by_name[gate])], also[restored(by_name[gate])]) == (flips, 0)
     assert (also[alone(by_name[combine])], also[restored(by_name[combine])]) == (0, flips)
     section = routing_flips(
-        flips_planted.census, {n.name: n for n in flips_planted.plan.model.graph.nodes}, flips_planted.plan.toggles
+        flips_planted.census, {n.name: n for n in flips_planted.study.model.graph.nodes}, flips_planted.study.toggles
     )
     assert section is not None
     assert section.detail is not None
@@ -264,7 +264,7 @@ def test_cost_is_apart_by_the_position_that_predicts(tmp_path: Path, qwen3_moe: 
     cost, flipped = flips_planted.census.cost, flips_planted.census.has(MAP_BITS["set_differs"]).any(0)
     assert cost is not None
     logits = [saved["logits"].double().log_softmax(-1) for saved in flips_planted.saved]
-    ids = flips_planted.plan.tokens.input_ids
+    ids = flips_planted.study.tokens.input_ids
     expected = torch.zeros(2, 2, SHAPE[0], dtype=torch.float64)
     tokens = torch.zeros(2, SHAPE[0])
     for b in range(SHAPE[0]):
@@ -287,7 +287,7 @@ def test_identical_sides_flip_nothing_and_a_census_is_kept_as_it_was(tmp_path: P
         MAP_BITS["compared"],
         MAP_BITS["compared"] + MAP_BITS["tied"],
     }
-    keeper: Codec = codec(flips_planted.plan.model.graph)
+    keeper: Codec = codec(flips_planted.study.model.graph)
     plain, tensors = keeper.encode(flips_planted.census)
     again = keeper.decode(plain, tensors)
     assert torch.equal(again.map, flips_planted.census.map)
@@ -304,8 +304,8 @@ def test_padding_is_left_out(tmp_path: Path, qwen3_moe: Path) -> None:
     mask[1, :1] = 0
     candidate = {"set": {"layers[*].moe.gate:output": "fp32"}}
     path = write_recipe(tmp_path, qwen3_moe, {"input_ids": ids, "attention_mask": mask}, {}, candidate)
-    plan = prepare(path, device="cpu", opener=opened)
-    census = observe(plan, ()).sections["flips"]
+    study = prepare(path, device="cpu", opener=opened)
+    census = observe(study, ()).sections["flips"]
     assert census is not None
     assert torch.equal(census.has(MAP_BITS["compared"]), mask.bool().expand(3, 3, 12))
     section = routing_flips(census)

@@ -79,10 +79,10 @@ def test_every_kind_of_model_gets_a_recipe_that_binds(
     request: pytest.FixtureRequest, tmp_path: Path, name: str
 ) -> None:
     starter = write_starter(request.getfixturevalue(name), tmp_path / "recipe.yaml")
-    plan = prepare(starter.recipe, device="cpu")
-    assert plan.toggles
-    assert len(plan.tokens.input_ids) == len(PROMPTS)
-    assert plan.recipe.candidate.profile == ("hf-eager" if name == "qwen3_moe_odd" else "hf-default")
+    study = prepare(starter.recipe, device="cpu")
+    assert study.toggles
+    assert len(study.tokens.input_ids) == len(PROMPTS)
+    assert study.recipe.candidate.profile == ("hf-eager" if name == "qwen3_moe_odd" else "hf-default")
 
 
 OPTIONAL = re.compile(
@@ -100,8 +100,8 @@ def test_the_lines_in_comments_are_right_too(request: pytest.FixtureRequest, tmp
     assert "# " in text
     text = re.sub(r"^  sample: .*\n", "", text, flags=re.MULTILINE)
     (tmp_path / "all.yaml").write_text(text, "utf-8")
-    plan = prepare(tmp_path / "all.yaml", device="cpu")
-    recipe = plan.recipe
+    study = prepare(tmp_path / "all.yaml", device="cpu")
+    recipe = study.recipe
     assert (recipe.by, recipe.split, recipe.synthetic, recipe.tokens.sampled_from) == ("layer", 1, 0, "candidate")
     assert recipe.candidate.set
     assert len(recipe.swap) == 1

@@ -65,9 +65,9 @@ def test_both_sides_are_what_the_launch_files_start(folder: Path) -> None:
 
 def test_what_profiles_on_top_and_single_values_say_is_in_the_plan(folder: Path) -> None:
     starter = write_starter(QUICKSTART, folder / "r.yaml", server=folder / "server.sh", trainer=folder / "train.yaml")
-    plan = prepare(starter.recipe, device="cpu")
+    study = prepare(starter.recipe, device="cpu")
     values = [
-        plan.reference.plan.settings[place].value
+        study.reference.plan.settings[place].value
         for place in (
             ("layers[0].moe.gate", "output"),
             ("layers[0].attention.rope", "products"),
@@ -75,7 +75,7 @@ def test_what_profiles_on_top_and_single_values_say_is_in_the_plan(folder: Path)
         )
     ]
     assert values == ["fp64", "model", 0.7]
-    assert plan.candidate.plan.settings["log_probs", "temperature"].value == 0.7
+    assert study.candidate.plan.settings["log_probs", "temperature"].value == 0.7
 
 
 def test_every_value_taken_or_left_is_a_comment_with_its_line(folder: Path) -> None:
@@ -236,8 +236,8 @@ def test_an_adapter_that_launch_files_start_is_in_the_recipe(tmp_path: Path, ser
     text = starter.recipe.read_text("utf-8")
     assert [line for line in starter.sides.warnings if "adapter" in line] == []
     assert not starter.sides.lacks_adapter
-    plan = prepare(starter.recipe, device="cpu")
-    assert plan.model.adapter is not None
+    study = prepare(starter.recipe, device="cpu")
+    assert study.model.adapter is not None
     assert ("starts no adapter" in text) == (server != LORA)
     if server != LORA:
         words = " ".join(line.strip().removeprefix("#").strip() for line in text.splitlines())

@@ -34,15 +34,15 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
 
 def test_what_is_kept_of_each_token_is_counted(tmp_path: Path, qwen3_moe: Path) -> None:
     recipe = write_recipe(tmp_path, qwen3_moe, {"input_ids": random_tokens(6, 50)}, {}, CHOICE)
-    plan = prepare(recipe, device="cpu", opener=opened)
-    observed = observe(plan, [])
+    study = prepare(recipe, device="cpu", opener=opened)
+    observed = observe(study, [])
     sections = [observed.sections["flips"], observed.sections["per_token"]]
     size = sum(tensor.nbytes for tensor in tensors(sections) if tensor.numel() >= 6 * 50)
-    most = bytes_per_token(plan) * 6 * 50
-    layers = sum(node.op.role.routes for node in plan.model.graph.nodes)
+    most = bytes_per_token(study) * 6 * 50
+    layers = sum(node.op.role.routes for node in study.model.graph.nodes)
     # The maps of all layers, and five numbers of each token, are there whatever flips.
     assert 6 * 50 * (9 * layers + 20) <= size <= most
-    later = observe(plan, [], first=False)
+    later = observe(study, [], first=False)
     assert observed.cost.memory.estimated - later.cost.memory.estimated >= most
 
 

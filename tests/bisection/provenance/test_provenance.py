@@ -33,8 +33,8 @@ def test_of_large_weights_the_header_is_told_and_said_to_be(
 ) -> None:
     monkeypatch.setattr(measure, "WHOLE", 1)
     recipe = write_recipe(tmp_path, qwen3_moe, {"input_ids": random_tokens(2, 4)}, {}, {})
-    plan = prepare(recipe, device="cpu", opener=opened)
-    (config, weights) = measure.measure(Context(plan, None, {})).weights  # type: ignore[arg-type]
+    study = prepare(recipe, device="cpu", opener=opened)
+    (config, weights) = measure.measure(Context(study, None, {})).weights  # type: ignore[arg-type]
     content = (qwen3_moe / "model.safetensors").read_bytes()
     header = content[: 8 + int.from_bytes(content[:8], "little")]
     assert (config.of, weights.of) == ("file", "header")

@@ -17,9 +17,9 @@ from moeparity.bisection.measures import codec, summarise
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import bisect, passes_over, ready
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.record.data import FAR, LogprobRecord
 from moeparity.bisection.report import Report
+from moeparity.bisection.study import Study
 from moeparity.engine.forward import forward
 from moeparity.errors import TokensError
 from moeparity.plan.spec.gates import Gate
@@ -39,7 +39,7 @@ from tests.bisection.reports import on_screen
 
 SCORED = SEQUENCES * (WIDTH - PROMPT)
 Record = dict[str, Tensor]
-Seen = tuple[Plan, Observed]
+Seen = tuple[Study, Observed]
 
 
 @pytest.fixture(scope="module")
@@ -67,16 +67,16 @@ def side_passes(rollout: Rollout, own_record: Record) -> Seen:
 
 def report_of(side_passes: Seen, *gates: Gate, **tensors: Any) -> Report:
     """The report of a run under other gates, with something else recorded of the tokens, or of some of them."""
-    plan, observed = side_passes
+    study, observed = side_passes
     records = observed.sections["record"]
     if "logprobs" in tensors:
         mask = records.mask & ~tensors["logprobs"].isnan()
         computed = {name: [records.of(name)[mask[records.mask]]] for name in records.computed}
         tensors |= {"mask": mask, "computed": computed}
     records = replace(records, **tensors)
-    recipe = plan.recipe.model_copy(update={"gate": list(gates)}) if gates else plan.recipe
+    recipe = study.recipe.model_copy(update={"gate": list(gates)}) if gates else study.recipe
     sections = {**observed.sections, "record": records}
-    return summarise(replace(plan, recipe=recipe), replace(observed, sections=sections))
+    return summarise(replace(study, recipe=recipe), replace(observed, sections=sections))
 
 
 def judged(report: Report) -> tuple[str, str, int]:
@@ -391,8 +391,8 @@ def test_a_bound_on_few_recorded_sequences_passes_nothing(side_passes: Seen, own
 
 
 def test_what_a_pass_kept_comes_back(side_passes: Seen) -> None:
-    plan, observed = side_passes
-    code = codec(plan.model.graph)
+    study, observed = side_passes
+    code = codec(study.model.graph)
     again = code.decode(*code.encode(observed)).sections["record"]
     records = observed.sections["record"]
     assert torch.equal(again.delta("candidate"), records.delta("candidate"))

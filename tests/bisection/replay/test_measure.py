@@ -79,12 +79,12 @@ def test_what_is_forced_is_what_the_oracle_of_mixtures_forces(tmp_path: Path, qw
     assert replay.rungs[0].kl == report.metrics.kl
     assert replay.rungs[0].k3 == report.metrics.k3
     assert all(rung.set_flips == 0 for rung in replay.rungs[1:4])
-    plan = prepare(path, device="cpu", options=ON)
-    names = [toggle.name for toggle in plan.toggles]
+    study = prepare(path, device="cpu", options=ON)
+    names = [toggle.name for toggle in study.toggles]
     for choice, rung in zip(REPLAYED, replay.rungs[1:4], strict=True):
-        whole = Mixtures(plan, routes=choice)([frozenset(names)])[frozenset(names)]
+        whole = Mixtures(study, routes=choice)([frozenset(names)])[frozenset(names)]
         assert (whole.value, whole.k3) == (rung.kl, rung.k3)
-    forced = Mixtures(plan, routes=IDS)([frozenset({name}) for name in names])
+    forced = Mixtures(study, routes=IDS)([frozenset({name}) for name in names])
     assert [t.name for t in replay.toggles] == names
     assert [t.alone_forced for t in replay.toggles] == [forced[frozenset({name})].value for name in names]
     assert [t.alone for t in replay.toggles] == [t.alone.kl for t in report.toggles]

@@ -92,20 +92,20 @@ def test_a_change_of_the_run_changes_it(recipe: Path, change: Callable[[Path], N
 
 
 def test_the_machine_belongs_to_it(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = prepare(recipe, device="cpu")
-    before = fingerprint(plan)
+    study = prepare(recipe, device="cpu")
+    before = fingerprint(study)
     with monkeypatch.context() as patched:
         patched.setenv("ONEDNN_MAX_CPU_ISA", "another than this one")
-        changed = {fingerprint(plan)}
+        changed = {fingerprint(study)}
     monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
-    changed.add(fingerprint(plan))
+    changed.add(fingerprint(study))
     monkeypatch.undo()
-    assert fingerprint(plan) == before
+    assert fingerprint(study) == before
     assert len(changed | {before}) == 3
 
 
 def test_moeparity_itself_belongs_to_it(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = prepare(recipe, device="cpu")
-    before = fingerprint(plan)
+    study = prepare(recipe, device="cpu")
+    before = fingerprint(study)
     monkeypatch.setattr("moeparity.bisection.resume.fingerprint.source", lambda: "another")
-    assert fingerprint(plan) != before
+    assert fingerprint(study) != before

@@ -124,9 +124,9 @@ def test_a_killed_run_goes_on_from_its_finished_pass(recipe: Path, bisect: Calla
 
 @pytest.mark.parametrize("options", [Options(), Options(oracle=True, floor=True, swap=("layers[*].moe",))])
 def test_what_a_pass_saw_can_be_written_and_read(options: Options, tmp_path: Path) -> None:
-    plan = prepare(BASE / "recipe.yaml", device="cpu", options=options)
-    observed = observe(plan, plan.toggles)
-    plain, tensors = codec(plan.model.graph).encode(observed)
+    study = prepare(BASE / "recipe.yaml", device="cpu", options=options)
+    observed = observe(study, study.toggles)
+    plain, tensors = codec(study.model.graph).encode(observed)
     # Read with the graph of another opening, as the next run will.
     reopened = codec(open_model(BASE, device="cpu").graph)
     again = reopened.decode(json.loads(json.dumps(plain)), tensors)

@@ -9,7 +9,7 @@ import pytest
 from moeparity.bisection.schedule.measure import seeing
 from moeparity.errors import Where
 from moeparity.plan.bind import bind
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.engine_profile import load_profile, overrides
 from tests.plan.configs import DEEPSEEK_V3, QWEN3_MOE, graph
 
@@ -17,9 +17,7 @@ HERE = Where(Path(__file__))
 NORM = {"rms_norm": 1}
 
 
-def plan(
-    folder: Path, profile: str, config: dict[str, object] = QWEN3_MOE, **settings_by_name: str | float
-) -> BoundGraph:
+def plan(folder: Path, profile: str, config: dict[str, object] = QWEN3_MOE, **settings_by_name: str | float) -> Plan:
     settings = {name.replace("__", ":"): value for name, value in settings_by_name.items()}
     return bind(graph(folder, config), load_profile(profile, HERE), "bf16", overrides(settings, HERE))
 

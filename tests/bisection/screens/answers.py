@@ -30,7 +30,7 @@ from moeparity.bisection.trace.data import Traced
 from moeparity.bisection.verdict.data import Metrics
 from moeparity.metrics.verdict import Verdict
 from moeparity.output.status import judged
-from moeparity.search.blame import Blame, Fix, Kind, Part
+from moeparity.search.blame import Blame, BlameKind, Fix, Part
 from tests.bisection.record.records import NEAR, OFF, POWER, RIVAL, ROUTES, of
 from tests.bisection.reports import REPORT, fill
 from tests.bisection.screens.noise import UNLIKE_RANKS
@@ -136,7 +136,7 @@ def part(name: str, share: float, low: float = math.nan, high: float = math.nan)
     return Part(name=name, part=share, low=low, high=high)
 
 
-def blamed(kind: Kind, *parts: Part, fix: Fix | None = None, **fields: Any) -> Blame:
+def blamed(kind: BlameKind, *parts: Part, fix: Fix | None = None, **fields: Any) -> Blame:
     return Blame(kind=kind, named=tuple(each.name for each in parts), parts=parts, fix=fix, **fields)
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from moeparity.bisection.arrival.data import Arrival
 from moeparity.bisection.arrival.show import arrival_reading
-from moeparity.bisection.envelope.data import Envelope, EnvelopedNode, OrderBand, Verdict
+from moeparity.bisection.envelope.data import Envelope, EnvelopedNode, EnvelopeVerdict, OrderBand
 from moeparity.bisection.envelope.show import envelope_reading
 from moeparity.bisection.floor.data import Floor, FloorTrial
 from moeparity.bisection.floor.show import floor_reading
@@ -52,7 +52,9 @@ from tests.bisection.test_screen import VERDICT
 BAND = OrderBand(elements=1000, differing=100, outside=0, furthest=0.0, draws_outside=3, varying=400)
 
 
-def banded(name: str, verdict: Verdict, *, root: bool = False, outside: int = 0, reason: str = "") -> EnvelopedNode:
+def banded(
+    name: str, verdict: EnvelopeVerdict, *, root: bool = False, outside: int = 0, reason: str = ""
+) -> EnvelopedNode:
     band = None if reason else replace(BAND, outside=outside, furthest=2.5 * bool(outside))
     return EnvelopedNode(
         node=name,

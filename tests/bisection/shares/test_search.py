@@ -16,8 +16,8 @@ from moeparity.bisection.mixtures import Mixtures
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import bisect, passes_over, ready
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.shares.search import Searched, shared_out
+from moeparity.bisection.study import Study
 from moeparity.check.recipes import check
 from moeparity.engine.routes import IDS
 from moeparity.errors import SpecError
@@ -62,7 +62,7 @@ def head(x, *, node):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    plan: Plan
+    study: Study
     observed: Observed
     blame: Searched
     every: dict[Mixture, Outcome | None]
@@ -88,20 +88,20 @@ def recipe(
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, qwen3_moe: Path) -> Run:
     path = recipe(tmp_path_factory.mktemp("blame"), qwen3_moe, costs=dict.fromkeys(OWN, 1.0))
-    plan, observed = passes_over(ready(path, device="cpu"), None)
-    whole_blame = shared_out(plan, observed)
+    study, observed = passes_over(ready(path, device="cpu"), None)
+    whole_blame = shared_out(study, observed)
     assert whole_blame is not None
-    return Run(plan, observed, whole_blame, dict(Mixtures(plan)(subsets(t.name for t in plan.toggles))))
+    return Run(study, observed, whole_blame, dict(Mixtures(study)(subsets(t.name for t in study.toggles))))
 
 
 @pytest.fixture(scope="module")
-def noisy(tmp_path_factory: pytest.TempPathFactory, qwen3_moe: Path) -> tuple[Plan, Observed, Searched]:
+def noisy(tmp_path_factory: pytest.TempPathFactory, qwen3_moe: Path) -> tuple[Study, Observed, Searched]:
     path = recipe(tmp_path_factory.mktemp("noisy"), qwen3_moe, settings=NOISY, dtype="bf16")
-    plan, observed = passes_over(ready(path, device="cpu", options=Options(attribute=True)), None)
-    assert plan.recipe.attribute
-    whole_blame = shared_out(plan, observed)
+    study, observed = passes_over(ready(path, device="cpu", options=Options(attribute=True)), None)
+    assert study.recipe.attribute
+    whole_blame = shared_out(study, observed)
     assert whole_blame is not None
-    return plan, observed, whole_blame
+    return study, observed, whole_blame
 
 
 def values(outcomes: Mapping[Mixture, Outcome | None]) -> dict[Mixture, float]:
@@ -109,7 +109,7 @@ def values(outcomes: Mapping[Mixture, Outcome | None]) -> dict[Mixture, float]:
 
 
 def test_shares_are_shapley_values_and_add_up_to_the_candidates_divergence(run: Run) -> None:
-    names = [toggle.name for toggle in run.plan.toggles]
+    names = [toggle.name for toggle in run.study.toggles]
     rows = {row.name: row for row in run.blame.shares.shares}
     assert list(rows) == names
     assert run.blame.shares.exact
@@ -121,17 +121,19 @@ def test_shares_are_shapley_values_and_add_up_to_the_candidates_divergence(run: 
     assert rows["lm_head:output"].role is Role.CULPRIT
 
 
-def test_forced_shares_are_those_of_mixtures_with_the_references_routes(noisy: tuple[Plan, Observed, Searched]) -> None:
-    plan, _, whole_blame = noisy
+def test_forced_shares_are_those_of_mixtures_with_the_references_routes(
+    noisy: tuple[Study, Observed, Searched],
+) -> None:
+    study, _, whole_blame = noisy
     assert whole_blame.forced is not None
-    names = [toggle.name for toggle in plan.toggles]
-    forced = dict(Mixtures(plan, routes=IDS)(subsets(names)))
+    names = [toggle.name for toggle in study.toggles]
+    forced = dict(Mixtures(study, routes=IDS)(subsets(names)))
     assert {row.name: row.share for row in whole_blame.forced.shares} == shapley(tuple(names), values(forced))
     assert whole_blame.forced.total != whole_blame.shares.total
 
 
 def test_the_fix_sets_are_the_minimal_ones_of_all_subsets(run: Run) -> None:
-    names = [toggle.name for toggle in run.plan.toggles]
+    names = [toggle.name for toggle in run.study.toggles]
 
     def passing(restored: Mixture) -> bool:
         outcome = run.every[frozenset(names) - restored]
@@ -149,12 +151,12 @@ def test_the_fix_sets_are_the_minimal_ones_of_all_subsets(run: Run) -> None:
 def test_every_smallest_fix_restored_in_a_recipe_of_its_own_passes(run: Run, tmp_path: Path, qwen3_moe: Path) -> None:
     restored = run.blame.fixes.sets[0].toggles
     settings = {name: value for name, value in OWN.items() if name not in restored}
-    assert summarise(run.plan, run.observed).verdict.status == "fail"
+    assert summarise(run.study, run.observed).verdict.status == "fail"
     assert bisect(recipe(tmp_path, qwen3_moe, settings=settings), device="cpu").verdict.status == "pass"
 
 
 def test_mixtures_are_walked_once_in_fewer_passes_than_one_by_one(run: Run) -> None:
-    names = [toggle.name for toggle in run.plan.toggles]
+    names = [toggle.name for toggle in run.study.toggles]
     asked_before = 2 * len(names)
     natural = len(subsets(names)) - asked_before
     forced = 0 if run.blame.forced is None else len(subsets(names))
@@ -165,8 +167,8 @@ def test_mixtures_are_walked_once_in_fewer_passes_than_one_by_one(run: Run) -> N
 
 def test_the_part_that_makes_the_share_is_found(tmp_path: Path, qwen3_moe: Path) -> None:
     settings = {"layers[*].moe.combine:weighted": "bf16", "lm_head:output": "bf16"}
-    plan, observed = passes_over(ready(recipe(tmp_path, qwen3_moe, settings=settings), device="cpu"), None)
-    whole_blame = shared_out(plan, observed)
+    study, observed = passes_over(ready(recipe(tmp_path, qwen3_moe, settings=settings), device="cpu"), None)
+    whole_blame = shared_out(study, observed)
     assert whole_blame is not None
     assert whole_blame.inside is not None
     rows = {row.name: row for row in whole_blame.inside.shares}
@@ -174,10 +176,10 @@ def test_the_part_that_makes_the_share_is_found(tmp_path: Path, qwen3_moe: Path)
     assert [row.depth for row in (toggle, early, *leaves)] == [0, 1, 2, 2, 1]
     assert early.share == leaves[0].share + leaves[1].share
     assert toggle.share == early.share + leaves[2].share
-    halves = split(plan.toggles[0])
-    parts = [*plan.toggles, *halves, *split(halves[0])]
+    halves = split(study.toggles[0])
+    parts = [*study.toggles, *halves, *split(halves[0])]
     names = [frozenset({leaf.name}) for leaf in leaves]
-    alone = Mixtures(replace(plan, toggles=tuple(parts)))(names)
+    alone = Mixtures(replace(study, toggles=tuple(parts)))(names)
     assert [alone[name] for name in names] == [leaf.alone for leaf in leaves]
 
 

@@ -13,11 +13,11 @@ from torch import Tensor
 from moeparity.bisection.measures import searched, summarise
 from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import passes_over, ready
-from moeparity.bisection.plan import Plan
 from moeparity.bisection.report import Report
 from moeparity.bisection.spikes.data import ONE_FLIP
 from moeparity.bisection.spikes.observe import SPIKES, Draws, DrawValues, pairs
 from moeparity.bisection.spikes.search import TRIED, Tried, side_of
+from moeparity.bisection.study import Study
 from moeparity.bisection.trials import Trial, TrialKey, walker
 from moeparity.engine.forward import forward
 from moeparity.engine.routes import IDS, Forced, Recorded
@@ -44,7 +44,7 @@ spikes: {{draws: 2, above: 1.08}}
 class Run:
     """A recipe's run: its plan, report, tokens, and what was seen of the draws."""
 
-    plan: Plan
+    study: Study
     report: Report
     tokens: dict[str, Tensor]
     drawn: DrawValues
@@ -57,13 +57,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     tokens = {name: value[ROWS] for name, value in load_file(ROOT / "recipes" / "spikes.safetensors").items()}
     save_file({name: value.contiguous() for name, value in tokens.items()}, folder / "tokens.safetensors")
     (folder / "recipe.yaml").write_text(RECIPE, "utf-8")
-    plan = ready(folder / "recipe.yaml", device="cpu", options=Options())
-    _, observed = passes_over(plan, None)
-    observed = searched(plan, observed)
+    study = ready(folder / "recipe.yaml", device="cpu", options=Options())
+    _, observed = passes_over(study, None)
+    observed = searched(study, observed)
     drawn, tried = observed.of_watch(SPIKES), observed.of_search(TRIED)
     assert drawn is not None
     assert tried
-    return Run(plan, summarise(plan, observed), tokens, drawn, list(tried))
+    return Run(study, summarise(study, observed), tokens, drawn, list(tried))
 
 
 def log_p(logits: Tensor, ids: Tensor) -> Tensor:
@@ -124,9 +124,9 @@ def test_a_spike_of_one_flip_is_gone_with_that_one_route_of_that_one_token(run: 
     assert ended
     spike = ended[0]
     keys = [TrialKey("arrival", side, spike.draw) if spike.draw else side for side in (REFERENCE, CANDIDATE)]
-    reference = walker(run.plan, "reference", side_of(run.plan, keys[0]))
+    reference = walker(run.study, "reference", side_of(run.study, keys[0]))
     observer = Logits()
-    run.plan.passes().run([reference], [observer])
+    run.study.passes().run([reference], [observer])
     flipped = [layer for layer in range(4) if run.drawn.flips[spike.draw, layer, spike.sequence, spike.column - 1]]
     tables = {}
     for layer, (value, rows) in enumerate(observer.ids.items()):
@@ -134,13 +134,13 @@ def test_a_spike_of_one_flip_is_gone_with_that_one_route_of_that_one_token(run: 
         if layer == flipped[0]:
             row = spike.sequence * ids.shape[1] + spike.column - 1
             tables[value][row] = rows[row]
-    candidate = side_of(run.plan, keys[1])
+    candidate = side_of(run.study, keys[1])
     trials = [
-        walker(run.plan, "natural", candidate),
-        replace(walker(run.plan, "one", candidate), routes=Recorded(of=tables, replayed=IDS)),
-        walker(run.plan, "all", candidate, routes=Forced(of="reference", replayed=IDS)),
+        walker(run.study, "natural", candidate),
+        replace(walker(run.study, "one", candidate), routes=Recorded(of=tables, replayed=IDS)),
+        walker(run.study, "all", candidate, routes=Forced(of="reference", replayed=IDS)),
     ]
-    run.plan.passes().run([reference, *trials], [observer])
+    run.study.passes().run([reference, *trials], [observer])
     of_token = {
         name: float(log_p(logits, ids)[spike.sequence, spike.column - 1]) for name, logits in observer.logits.items()
     }
@@ -164,20 +164,21 @@ def test_the_report_names_the_tokens_by_what_they_are(run: Run) -> None:
 
 def test_the_section_is_absent_unless_it_is_asked_for(run: Run, tmp_path: Path) -> None:
     text = RECIPE.replace("spikes:", "# spikes:").replace(
-        "tokens.safetensors", str(run.plan.path.parent / "tokens.safetensors")
+        "tokens.safetensors", str(run.study.path.parent / "tokens.safetensors")
     )
     (tmp_path / "recipe.yaml").write_text(text, "utf-8")
-    plan = ready(tmp_path / "recipe.yaml", device="cpu")
-    assert SPIKES.observer(plan, {}) is None
-    assert SPIKES.bytes_per_token(plan) == 0
-    assert SPIKES.bytes_per_token(run.plan) == 2 * (4 * 8 + 1 + 4)
+    study = ready(tmp_path / "recipe.yaml", device="cpu")
+    assert SPIKES.observer(study, {}) is None
+    assert SPIKES.bytes_per_token(study) == 0
+    assert SPIKES.bytes_per_token(run.study) == 2 * (4 * 8 + 1 + 4)
 
 
 def test_what_shards_saw_joins_to_what_one_pass_saw(run: Run) -> None:
     keys = [TrialKey("arrival", side, 1) for side in (REFERENCE, CANDIDATE)]
     assert pairs(keys) == [(REFERENCE, CANDIDATE), tuple(keys)]
     whole, joined = (
-        SPIKES.observer(run.plan, dict.fromkeys(keys, Trial(side=run.plan.candidate, base=CANDIDATE))) for _ in range(2)
+        SPIKES.observer(run.study, dict.fromkeys(keys, Trial(side=run.study.candidate, base=CANDIDATE)))
+        for _ in range(2)
     )
     assert isinstance(whole, Draws)
     assert isinstance(joined, Draws)

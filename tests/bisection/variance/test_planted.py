@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from moeparity.bisection.variance.report import VarianceReport
-from moeparity.bisection.variance.run import Request, variance
+from moeparity.bisection.variance.run import VarianceRequest, variance
 from tests.planted.places import random_tokens, write_recipe
 
 NORM = """
@@ -39,7 +39,7 @@ def ran(folder: Path, checkpoint: Path, name: str, row: int, column: int, change
     candidate = {"profile": PROFILE, "impl": [{"nodes": ["layers[*].moe.norm"], "call": f"{name}:planted"}]}
     tokens = {"input_ids": ids, "attention_mask": mask}
     recipe = write_recipe(folder, checkpoint, tokens, {"profile": PROFILE}, candidate)
-    return variance(recipe, Request.of("1,2,5", "both"), device="cpu", allow_code=True)
+    return variance(recipe, VarianceRequest.of("1,2,5", "both"), device="cpu", allow_code=True)
 
 
 @pytest.mark.parametrize(("row", "column"), [(0, 0), (2, 3), (4, 5)])

@@ -11,7 +11,7 @@ import torch
 
 from moeparity.bisection.schedule.show import CANNOT_MATTER
 from moeparity.bisection.variance.report import SCHEMA, Comparison, VarianceReport
-from moeparity.bisection.variance.run import Request, variance
+from moeparity.bisection.variance.run import VarianceRequest, variance
 from moeparity.engine.forward import forward
 from moeparity.errors import MoeparityError
 from moeparity.numerics.bits import same_bits
@@ -29,7 +29,7 @@ INVARIANT = ("vllm-batch-invariant", "sglang-deterministic", "torchtitan-batch-i
 
 def ran(folder: Path, checkpoint: Path, ids: torch.Tensor, side: Mapping[str, object], batches: str) -> VarianceReport:
     recipe = write_recipe(folder, checkpoint, {"input_ids": ids}, side, side)
-    return variance(recipe, Request.of(batches, "both"), device="cpu")
+    return variance(recipe, VarianceRequest.of(batches, "both"), device="cpu")
 
 
 def only(report: VarianceReport) -> Comparison:
@@ -134,7 +134,7 @@ def test_decoding_in_batches_is_what_forwards_of_these_schedules_give(tmp_path: 
     mask[:, 6:] = True
     decoded = {"schedule": {"decode": {"from": "prompt"}}, "dtype": "fp32"}
     recipe = write_recipe(tmp_path, QUICKSTART, {"input_ids": ids, "loss_mask": mask}, decoded, decoded)
-    (side,) = variance(recipe, Request.of("1,2", "both"), device="cpu").sides
+    (side,) = variance(recipe, VarianceRequest.of("1,2", "both"), device="cpu").sides
     whole, decode = side.groups
     assert (whole.kind, decode.kind) == ("forward", "decode")
     singly, two = (
@@ -201,5 +201,5 @@ def test_a_recorded_schedule_has_no_other_sizes(tmp_path: Path) -> None:
     recorded = {"schedule": {"file": "batches.jsonl"}}
     recipe = write_recipe(tmp_path, QUICKSTART, {"input_ids": random_tokens(2, 4) % 256}, {}, recorded)
     with pytest.raises(MoeparityError, match=r"is a recorded list of batches, which has no other sizes"):
-        variance(recipe, Request.of("1,2", "both"), device="cpu")
-    assert variance(recipe, Request.of("1,2", "reference"), device="cpu").sides[0].sides == ("reference",)
+        variance(recipe, VarianceRequest.of("1,2", "both"), device="cpu")
+    assert variance(recipe, VarianceRequest.of("1,2", "reference"), device="cpu").sides[0].sides == ("reference",)

@@ -146,8 +146,8 @@ def test_a_killed_command_goes_on_from_its_shards_with_or_without_workers(folder
 
 def test_a_shard_is_whole_waves_and_their_number_goes_by_the_plan_alone(folder: Path) -> None:
     recipe = write_recipe(folder, "many", "floor: false\n", micro_batch=1, sequences=70)
-    plan = pipeline.ready(recipe, device="cpu")
-    shards = shards_of(ShardedPass(plan=plan, toggles=(), parents=()).observation)
+    study = pipeline.ready(recipe, device="cpu")
+    shards = shards_of(ShardedPass(study=study, toggles=(), parents=()).observation)
     assert len(shards) == MOST
     assert [shard.start for shard in shards[1:]] == [shard.end for shard in shards[:-1]]
     assert (shards[0].start, shards[-1].end) == (0, 70)

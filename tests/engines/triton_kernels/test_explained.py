@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from moeparity.evidence.explain.report import Explanation
-from moeparity.evidence.explain.trace import Request, explain_trace
+from moeparity.evidence.explain.trace import ExplainRequest, explain_trace
 from moeparity.plan.address import role
 from tests.engines.live import ask
 from tests.engines.triton_kernels.case import FOLDERS, there
@@ -29,7 +29,7 @@ def trace(qwen3_moe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def first_answers(trace: Path, checkpoint: Path, nodes: str) -> dict[str, set[str]]:
     """The first answer at every node that hf-eager does not compute, without the node's own name."""
-    result = explain_trace(Request(trace=trace, checkpoint=checkpoint, nodes=(nodes,)))
+    result = explain_trace(ExplainRequest(trace=trace, checkpoint=checkpoint, nodes=(nodes,)))
     assert all(node.explained for node in result.nodes)
     return {
         node.node: {short(c, node) for c in node.matches[0].choices} for node in result.nodes if not node.as_started

@@ -10,7 +10,7 @@ import pytest
 from moeparity.evidence.capture.place import Places
 from moeparity.evidence.capture.recorder import Recorder
 from moeparity.evidence.capture.served import Served
-from moeparity.evidence.capture.settings import Settings
+from moeparity.evidence.capture.settings import CaptureSettings
 from moeparity.evidence.trace.reader import RankTrace, open_trace
 from moeparity.evidence.trace.records import Batch, Head
 from moeparity.evidence.trace.writer import TraceWriter
@@ -29,7 +29,7 @@ class Process:
     """A process under capture: what it would write, and how often it opened a file."""
 
     folder: Path
-    settings: Settings = field(default_factory=Settings)
+    settings: CaptureSettings = field(default_factory=CaptureSettings)
     opened: int = 0
 
     def __post_init__(self) -> None:
@@ -81,7 +81,7 @@ def test_each_step_has_its_rows_in_their_order(process: Process) -> None:
 
 
 def test_a_step_that_is_not_recorded_has_no_rows(tmp_path: Path) -> None:
-    process = Process(tmp_path / "trace", Settings(steps=(2, 3)))
+    process = Process(tmp_path / "trace", CaptureSettings(steps=(2, 3)))
     process.served.model_begins()
     process.serve(ROWS)
     assert list(process.trace().contents.batches) == [2]

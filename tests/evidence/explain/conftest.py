@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from moeparity.inputs.model import Model
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from tests.evidence.explain.observed import Seen, bound, opened, seen_under
 
 
@@ -17,10 +17,10 @@ def model(qwen3_moe: Path) -> Model:
 
 
 @pytest.fixture(scope="package")
-def eager(model: Model) -> BoundGraph:
+def eager(model: Model) -> Plan:
     return bound(model, "hf-eager")
 
 
 @pytest.fixture(scope="package")
-def nodes(model: Model, eager: BoundGraph) -> dict[str, Seen]:
+def nodes(model: Model, eager: Plan) -> dict[str, Seen]:
     return seen_under(model, eager)

@@ -29,7 +29,7 @@ from moeparity.inputs.model import Model, open_model
 from moeparity.inputs.weights.store import Loaded
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.bind import bind
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.graph import Node
 from moeparity.plan.schedule.steps import MicroBatches
@@ -64,7 +64,7 @@ class Recorder:
         self.nodes[view.node.name] = Seen(view.node, node_values, view.loaded)
 
 
-def bound(model: Model, profile: str) -> BoundGraph:
+def bound(model: Model, profile: str) -> Plan:
     """A shipped profile on a model."""
     return bind(model.graph, load_profile(profile, Where(Path("test"))), model.dtype)
 
@@ -74,7 +74,7 @@ def opened(checkpoint: Path) -> Model:
     return open_model(checkpoint, device="cpu", residency="resident")
 
 
-def seen_under(model: Model, plan: BoundGraph, shape: tuple[int, int] = (2, 24), seed: int = 1) -> dict[str, Seen]:
+def seen_under(model: Model, plan: Plan, shape: tuple[int, int] = (2, 24), seed: int = 1) -> dict[str, Seen]:
     """What each node of a model computes under a plan, on tokens of a seed."""
     ids = torch.randint(0, model.vocab_size, shape, generator=torch.Generator().manual_seed(seed))
     recorder = Recorder()
@@ -82,7 +82,7 @@ def seen_under(model: Model, plan: BoundGraph, shape: tuple[int, int] = (2, 24),
     return recorder.nodes
 
 
-def kernels_of(plan: BoundGraph, node_values: Seen) -> tuple[Kernels, Observation]:
+def kernels_of(plan: Plan, node_values: Seen) -> tuple[Kernels, Observation]:
     """What computes a node under other choices, on what it read."""
     region = region_of(plan, node_values.node.name, set(node_values.values))
     unknown = [node.name for node in plan.graph.nodes]
@@ -91,7 +91,7 @@ def kernels_of(plan: BoundGraph, node_values: Seen) -> tuple[Kernels, Observatio
     return kernels, Observation(values=node_values.values)
 
 
-def planted(plan: BoundGraph, node_values: Seen, choices: Choices) -> tuple[Observation, Ports] | None:
+def planted(plan: Plan, node_values: Seen, choices: Choices) -> tuple[Observation, Ports] | None:
     """The node as observed where these choices are made; None where an op refuses them."""
     kernels, observation = kernels_of(plan, node_values)
     out = kernels.outputs(choices, observation.sample(kernels.replaced.nodes))
@@ -100,7 +100,7 @@ def planted(plan: BoundGraph, node_values: Seen, choices: Choices) -> tuple[Obse
     return Observation(values={**node_values.values, **dict(zip(node_values.node.values, out, strict=True))}), out
 
 
-def drawn(plan: BoundGraph, node_values: Seen, count: int, seed: str, dearest: float = 50) -> Choices | None:
+def drawn(plan: Plan, node_values: Seen, count: int, seed: str, dearest: float = 50) -> Choices | None:
     """So many listed choices of a node of which each changes some bit beside the others; None where none was met."""
     generator = random.Random(seed)  # noqa: S311
     kernels, observation = kernels_of(plan, node_values)
@@ -170,7 +170,7 @@ def rules(answer: Explanation) -> dict[str, tuple[object, str, str]]:
 
 
 def explain(
-    plan: BoundGraph, node: str, observations: Sequence[Observation], loaded: Loaded, memory: Memory | None = None
+    plan: Plan, node: str, observations: Sequence[Observation], loaded: Loaded, memory: Memory | None = None
 ) -> Explanation:
     """The choices that give a node's values in all observations; the search starts from those of `plan`."""
     values = set.intersection(*(set(observation.values) for observation in observations))

@@ -10,7 +10,7 @@ from moeparity.evidence.explain.replaced import Choices
 from moeparity.evidence.explain.report import Explanation
 from moeparity.evidence.explain.tries import Tries, minimal
 from moeparity.inputs.model import Model
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from tests.evidence.explain.observed import Seen, bound, explain, kernels_of, planted
 
 NORM, ROUTER, ATTEND = "layers[1].moe.norm", "layers[1].moe.router", "layers[1].attention.attend"
@@ -21,7 +21,7 @@ def at(node: str, **values: str | float) -> Choices:
     return frozenset(((node, name), value) for name, value in values.items())
 
 
-def told_of(plan: BoundGraph, node_values: Seen, choices: Choices) -> Explanation:
+def told_of(plan: Plan, node_values: Seen, choices: Choices) -> Explanation:
     observation, _ = planted(plan, node_values, choices) or pytest.fail("it runs")
     with torch.inference_mode():
         return explain(plan, node_values.node.name, [observation], node_values.loaded)
@@ -33,7 +33,7 @@ def choice_names(node: str, choices: Choices) -> set[str]:
 
 @pytest.mark.parametrize("numbers", [{"eps": 0.015625, "offset": 1.0}, {"eps": 0.03, "offset": 1.0}])
 def test_two_numbers_that_make_up_for_each_other_are_found_beside_two_choices(
-    eager: BoundGraph, nodes: dict[str, Seen], numbers: dict[str, float]
+    eager: Plan, nodes: dict[str, Seen], numbers: dict[str, float]
 ) -> None:
     """A greater eps and a smaller offset leave nearly the same. One by one each is solved for beside the other's
     mistake.
@@ -55,7 +55,7 @@ def test_two_numbers_that_make_up_for_each_other_are_found_beside_two_choices(
     ],
 )
 def test_what_was_planted_is_told_beside_what_gives_the_same_bits(
-    eager: BoundGraph, nodes: dict[str, Seen], node: str, values: dict[str, str | float]
+    eager: Plan, nodes: dict[str, Seen], node: str, values: dict[str, str | float]
 ) -> None:
     """As one of the answers, or as the first one with one choice that it says is not decided."""
     choices = at(node, **values)
@@ -68,7 +68,7 @@ def test_what_was_planted_is_told_beside_what_gives_the_same_bits(
     assert choice_names(node, choices) in spelled, (answer.matches, answer.open)
 
 
-def test_an_order_of_which_every_part_leaves_as_much_is_found_whole(eager: BoundGraph, nodes: dict[str, Seen]) -> None:
+def test_an_order_of_which_every_part_leaves_as_much_is_found_whole(eager: Plan, nodes: dict[str, Seen]) -> None:
     """Rows by slots, the last one first: either alone leaves more than neither."""
     node_values = nodes[COMBINE]
     values = {**nodes[EXPERTS].values, **node_values.values}
@@ -82,7 +82,7 @@ def test_an_order_of_which_every_part_leaves_as_much_is_found_whole(eager: Bound
     )
 
 
-def test_a_profile_counts_at_a_node_whose_fused_kernel_ends_behind_it(model: Model, eager: BoundGraph) -> None:
+def test_a_profile_counts_at_a_node_whose_fused_kernel_ends_behind_it(model: Model, eager: Plan) -> None:
     """Bound to the whole graph: every choice that a profile makes at a node is one of what is tried there."""
     plan = bound(model, "vllm")
     for node in eager.graph.nodes:
@@ -94,7 +94,7 @@ def test_a_profile_counts_at_a_node_whose_fused_kernel_ends_behind_it(model: Mod
 
 
 def test_what_takes_no_effect_explains_nothing_also_where_the_work_is_spent(
-    eager: BoundGraph, nodes: dict[str, Seen]
+    eager: Plan, nodes: dict[str, Seen]
 ) -> None:
     """A whole profile sets the layout of keys too, which a kernel that loads tiles does not go by."""
     flash = at(ATTEND, implementation="flash")

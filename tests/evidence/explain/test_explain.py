@@ -16,7 +16,7 @@ from moeparity.evidence.explain.observation import Observation, region_of
 from moeparity.evidence.explain.report import Explanation, is_near
 from moeparity.inputs.model import Model
 from moeparity.numerics.bits import same_bits
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.changed import in_all_phases
 from moeparity.plan.setting import Setting
 from tests.evidence.explain.observed import Seen, bound, drawn, explain, kernels_of, opened, planted, rules, seen_under
@@ -31,12 +31,12 @@ def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inquiry_module, "WORK", 1024)
 
 
-def ask(plan: BoundGraph, node_values: Seen, *observations: Observation) -> Explanation:
+def ask(plan: Plan, node_values: Seen, *observations: Observation) -> Explanation:
     with torch.inference_mode():
         return explain(plan, node_values.node.name, observations, node_values.loaded)
 
 
-def recomputed(plan: BoundGraph, node_values: Seen, answer: Explanation) -> tuple[torch.Tensor, ...]:
+def recomputed(plan: Plan, node_values: Seen, answer: Explanation) -> tuple[torch.Tensor, ...]:
     """The node under the settings that an answer states, by no way of the search's."""
     places = {tuple(address.rsplit(":", 1)): value for address, value in answer.settings}
     by_choice = {
@@ -68,7 +68,7 @@ def number(value: str) -> str | float:
 
 @pytest.mark.parametrize("name", [NORM, ROUTER, EXPERTS, COMBINE, ATTEND, "layers[1].attention.rope", "embed"])
 def test_what_the_profile_computes_is_explained_by_it_and_nothing_else_is_named(
-    eager: BoundGraph, nodes: dict[str, Seen], name: str
+    eager: Plan, nodes: dict[str, Seen], name: str
 ) -> None:
     answer = ask(eager, nodes[name], Observation(values=nodes[name].values))
     assert answer.explained
@@ -79,9 +79,7 @@ def test_what_the_profile_computes_is_explained_by_it_and_nothing_else_is_named(
 
 
 @pytest.mark.parametrize(("name", "count"), [(NORM, 3), (ROUTER, 3), (COMBINE, 3), (COMBINE, 4), (CACHE, 3)])
-def test_choices_that_were_drawn_are_found_together(
-    eager: BoundGraph, nodes: dict[str, Seen], name: str, count: int
-) -> None:
+def test_choices_that_were_drawn_are_found_together(eager: Plan, nodes: dict[str, Seen], name: str, count: int) -> None:
     """Each of them changes some bit beside the others. What is told gives the same bits, with no more choices."""
     choices = drawn(eager, nodes[name], count, f"{name}{count}")
     assert choices is not None
@@ -97,7 +95,7 @@ PROFILES = ("hf-default", "vllm", "sglang", "oracle")
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_values_made_under_a_profile_give_it_back(model: Model, eager: BoundGraph, profile: str) -> None:
+def test_values_made_under_a_profile_give_it_back(model: Model, eager: Plan, profile: str) -> None:
     """What each node of a layer computes: the values with the answer are the same; each of the profile's own choices is
     in the answer or listed as doing as well; and nothing is verified that the profile has otherwise.
     """
@@ -126,7 +124,7 @@ def has_profile(answer: Explanation) -> bool:
     return not answer.matches or {text.partition("=")[0] for text in answer.matches[0].choices} <= addresses
 
 
-def not_named(plan: BoundGraph, node_values: Seen, answer: Explanation) -> dict[str, str]:
+def not_named(plan: Plan, node_values: Seen, answer: Explanation) -> dict[str, str]:
     """The choices in effect of a plan at a node that an answer neither states, nor lists among what does as well."""
     values_named = {address.rpartition(":")[2]: {value} for address, value in answer.settings}
     for choice in answer.open:
@@ -146,7 +144,7 @@ def nearest_share(answer: Explanation) -> float:
 
 
 @pytest.mark.usefixtures("_brief")
-def test_a_function_that_nobody_lists_is_said_to_be_none(eager: BoundGraph, nodes: dict[str, Seen]) -> None:
+def test_a_function_that_nobody_lists_is_said_to_be_none(eager: Plan, nodes: dict[str, Seen]) -> None:
     """Rows divided by the mean of their magnitudes: no rounding, order or form of a norm does that."""
     node_values = nodes[NORM]
     x = node_values.values[node_values.node.inputs[0]].float()
@@ -163,7 +161,7 @@ def test_a_function_that_nobody_lists_is_said_to_be_none(eager: BoundGraph, node
 
 
 @pytest.mark.usefixtures("_brief")
-def test_another_order_that_is_not_listed_lies_inside_the_legal_ones(eager: BoundGraph, nodes: dict[str, Seen]) -> None:
+def test_another_order_that_is_not_listed_lies_inside_the_legal_ones(eager: Plan, nodes: dict[str, Seen]) -> None:
     """A sum of squares in an order drawn at random: it is not found, and what is left is what orders make."""
     node_values, wide = nodes[NORM], {"normalized": "fp32", "output": "fp32"}
     settings = {(NORM, key): Setting(value=value, rule=None) for key, value in wide.items()}
@@ -180,7 +178,7 @@ def test_another_order_that_is_not_listed_lies_inside_the_legal_ones(eager: Boun
     assert not answer.left.beyond_orders
 
 
-def test_what_the_values_leave_open_is_told(eager: BoundGraph, nodes: dict[str, Seen]) -> None:
+def test_what_the_values_leave_open_is_told(eager: Plan, nodes: dict[str, Seen]) -> None:
     """Of a single token with one expert, no order of the sum over slots can be known, nor whether a store cuts what is
     bf16 already.
     """
@@ -196,7 +194,7 @@ def test_what_the_values_leave_open_is_told(eager: BoundGraph, nodes: dict[str, 
 
 
 @pytest.mark.usefixtures("_brief")
-def test_every_micro_batch_counts(eager: BoundGraph, nodes: dict[str, Seen], model: Model) -> None:
+def test_every_micro_batch_counts(eager: Plan, nodes: dict[str, Seen], model: Model) -> None:
     """What explains the first alone is no answer where a later one has other bits."""
     node_values = nodes[NORM]
     node_values_b = seen_under(model, eager, seed=2)[NORM]
@@ -210,7 +208,7 @@ def test_every_micro_batch_counts(eager: BoundGraph, nodes: dict[str, Seen], mod
 
 
 def test_what_another_node_chose_is_tried_where_it_is_told_of_it(
-    model: Model, eager: BoundGraph, nodes: dict[str, Seen]
+    model: Model, eager: Plan, nodes: dict[str, Seen]
 ) -> None:
     """The rows have met their weights in the experts: the combine does not multiply again, and says why."""
     place = ("layers[1].moe.experts", "score_site")
@@ -221,9 +219,7 @@ def test_what_another_node_chose_is_tried_where_it_is_told_of_it(
     assert f"{place[0]}:score_site=epilogue" in answer.matches[0].choices
 
 
-def test_values_between_are_computed_anew_where_they_were_not_recorded(
-    eager: BoundGraph, nodes: dict[str, Seen]
-) -> None:
+def test_values_between_are_computed_anew_where_they_were_not_recorded(eager: Plan, nodes: dict[str, Seen]) -> None:
     values = {**nodes[EXPERTS].values, **nodes[COMBINE].values}
     del values[EXPERTS]
     answer = ask(eager, nodes[COMBINE], Observation(values=values))
@@ -235,7 +231,7 @@ def test_values_between_are_computed_anew_where_they_were_not_recorded(
     ("names_kept", "missing"), [((EXPERTS,), COMBINE), ((COMBINE,), "layers[0].moe.residual"), ((), COMBINE)]
 )
 def test_what_is_missing_is_named(
-    eager: BoundGraph, nodes: dict[str, Seen], names_kept: tuple[str, ...], missing: str
+    eager: Plan, nodes: dict[str, Seen], names_kept: tuple[str, ...], missing: str
 ) -> None:
     values = {name: nodes[COMBINE].values[name] for name in names_kept}
     with pytest.raises(TraceError, match="the trace has no whole") as error:
@@ -243,7 +239,7 @@ def test_what_is_missing_is_named(
     assert missing in str(error.value)
 
 
-def test_a_region_stays_in_its_segment(eager: BoundGraph) -> None:
+def test_a_region_stays_in_its_segment(eager: Plan) -> None:
     region = region_of(eager, COMBINE, {COMBINE, "layers[1].attention.residual"})
     assert [node.name.rpartition(".")[2] for node in region] == ["norm", "gate", "router", "experts", "combine"]
 

@@ -14,7 +14,7 @@ from moeparity.bisection.pipeline import bisect
 from moeparity.errors import TraceError
 from moeparity.evidence.explain.explained_profile import profile_text
 from moeparity.evidence.explain.report import Explanation, OpenChoice
-from moeparity.evidence.explain.trace import Request, explain_trace
+from moeparity.evidence.explain.trace import ExplainRequest, explain_trace
 from tests.evidence.explain.observed import result
 from tests.evidence.traced import captured, recipe, tokens
 
@@ -58,7 +58,7 @@ def test_a_profile_gives_back_a_trace_whose_steps_were_computed_otherwise(qwen3_
         dtype=torch.bfloat16,
     )
     nodes = "layers[1].attention.*"
-    result = explain_trace(Request(trace=trace, checkpoint=qwen3_moe, profile="hf-default", nodes=(nodes,)))
+    result = explain_trace(ExplainRequest(trace=trace, checkpoint=qwen3_moe, profile="hf-default", nodes=(nodes,)))
     profile = tmp_path / "mine.yaml"
     profile.write_text(profile_text(result, "mine"), "utf-8")
     rules = yaml.safe_load(profile.read_text("utf-8"))["rules"]

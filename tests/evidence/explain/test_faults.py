@@ -17,7 +17,7 @@ from moeparity.inputs.model import open_model
 from moeparity.inputs.weights.formats import FORMATS
 from moeparity.inputs.weights.quantise import quantise
 from moeparity.ops.attribute import Value
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.faults.apply import experts_of
 from moeparity.plan.faults.reader import shipped_faults
 from tests.checkpoint_factory import FILE
@@ -65,7 +65,7 @@ def choice(node: Seen, planting: tuple[str, dict[str, Value], Value] | tuple[str
     ids=str,
 )
 def test_what_was_planted_is_named(
-    eager: BoundGraph, nodes: dict[str, Seen], node: str, plantings: list[tuple[str, Value]]
+    eager: Plan, nodes: dict[str, Seen], node: str, plantings: list[tuple[str, Value]]
 ) -> None:
     """By one of the answers that give every bit, in the words that recipes have for it."""
     traced = nodes[node]
@@ -89,7 +89,7 @@ def test_of_two_experts_the_second_takes_what_the_first_does_not() -> None:
 
 @pytest.mark.parametrize("node", [EXPERTS, OUT])
 def test_weights_of_an_earlier_step_are_named_where_that_is_given(
-    eager: BoundGraph, nodes: dict[str, Seen], node: str, qwen3_moe: Path, tmp_path: Path
+    eager: Plan, nodes: dict[str, Seen], node: str, qwen3_moe: Path, tmp_path: Path
 ) -> None:
     """With nothing, or a checkpoint of another step, nothing is named."""
     folders = []
@@ -109,7 +109,7 @@ def test_weights_of_an_earlier_step_are_named_where_that_is_given(
             assert answer.explained is is_named, answer.matches
 
 
-def test_the_other_of_two_exchanged_experts_need_not_be_suspected(eager: BoundGraph, nodes: dict[str, Seen]) -> None:
+def test_the_other_of_two_exchanged_experts_need_not_be_suspected(eager: Plan, nodes: dict[str, Seen]) -> None:
     """It may have no tokens. Two that are suspected are named once, and none with itself."""
 
     def places(*suspects: int) -> list[str]:
@@ -157,7 +157,7 @@ OF_SCALES = [
 
 
 @pytest.fixture(scope="module")
-def in_fp8(qwen3_moe: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[BoundGraph, dict[str, Seen]]:
+def in_fp8(qwen3_moe: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, dict[str, Seen]]:
     """The model quantised in blocks that are fewer across than down, or not, and what its nodes were given."""
     folder = tmp_path_factory.mktemp("fp8") / "model"
     quantise(qwen3_moe, FORMATS["fp8-blocks"], folder, 16)
@@ -168,7 +168,7 @@ def in_fp8(qwen3_moe: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[B
 
 @pytest.mark.parametrize(("node", "planting"), OF_SCALES, ids=str)
 def test_faults_of_quantised_weights_are_named(
-    in_fp8: tuple[BoundGraph, dict[str, Seen]], node: str, planting: tuple[str, dict[str, Value], Value]
+    in_fp8: tuple[Plan, dict[str, Seen]], node: str, planting: tuple[str, dict[str, Value], Value]
 ) -> None:
     plan, nodes = in_fp8
     choices = frozenset([choice(nodes[node], planting)])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from moeparity.evidence.explain.report import Explanation
-from moeparity.evidence.explain.trace import Request, explain_trace
+from moeparity.evidence.explain.trace import ExplainRequest, explain_trace
 from tests.bisection.trace.test_hidden import cancelling, chosen_once
 from tests.command import inside
 from tests.evidence.explain.observed import on_screen
@@ -21,7 +21,7 @@ from tests.evidence.traced import captured, padding_doubled, tokens
 
 
 def _explained(trace: Path, checkpoint: Path, node: str) -> Explanation:
-    (explanation,) = explain_trace(Request(trace=trace, checkpoint=checkpoint, nodes=(node,))).nodes
+    (explanation,) = explain_trace(ExplainRequest(trace=trace, checkpoint=checkpoint, nodes=(node,))).nodes
     return explanation
 
 
@@ -100,7 +100,7 @@ def test_a_fault_of_an_expert_with_one_token_is_named_with_it(qwen3_moe: Path, t
 
 def test_a_fault_in_padding_alone_decides_nothing_and_is_told_with_its_extent(qwen3_moe: Path, tmp_path: Path) -> None:
     _, _, trace = padding_doubled(qwen3_moe, tmp_path)
-    result = explain_trace(Request(trace=trace, checkpoint=qwen3_moe, nodes=("layers[2].moe.*",)))
+    result = explain_trace(ExplainRequest(trace=trace, checkpoint=qwen3_moe, nodes=("layers[2].moe.*",)))
     by_name = {node.node: node for node in result.nodes}
     assert all(node.as_started for node in result.nodes)
     assert by_name["layers[2].moe.residual"].padding == (3, 3)

@@ -15,10 +15,10 @@ from moeparity.evidence.explain.faults import PLANTED
 from moeparity.evidence.explain.replaced import Choices
 from moeparity.evidence.explain.report import Explained
 from moeparity.evidence.explain.sample import Sample
-from moeparity.evidence.explain.trace import Request, explain_trace
+from moeparity.evidence.explain.trace import ExplainRequest, explain_trace
 from moeparity.inputs.model import Model
 from moeparity.numerics.bits import same_bits
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from tests.evidence.explain.observed import Seen, kernels_of, seen_under
 from tests.evidence.traced import captured, tokens
 
@@ -44,7 +44,7 @@ def explained(
             program(ids, attention_mask=every, position_ids=positions, use_cache=False)
 
     trace = captured(checkpoint, folder / "trace", ids, run=run, profile=profile)
-    return explain_trace(Request(trace=trace, checkpoint=checkpoint, profile=profile, **more))
+    return explain_trace(ExplainRequest(trace=trace, checkpoint=checkpoint, profile=profile, **more))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_pack_without_its_mask_is_named_with_its_first_token(
     assert (node.extent.differing, node.extent.first.sequence, node.extent.first.position) == (16, 1, 0)
 
 
-def test_kernels_for_sequences_of_various_lengths_compute_each_by_itself(model: Model, eager: BoundGraph) -> None:
+def test_kernels_for_sequences_of_various_lengths_compute_each_by_itself(model: Model, eager: Plan) -> None:
     """FlashAttention's tiles begin at each sequence's own first key: a pack is its sequences one behind the other."""
     flash: Choices = frozenset([((ATTEND, "implementation"), "flash"), ((ATTEND, "kv_block"), 4)])
     node_values = seen_under(model, eager, (1, sum(LENGTHS)))[ATTEND]

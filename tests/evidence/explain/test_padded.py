@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from moeparity.evidence.explain.report import Explained
-from moeparity.evidence.explain.trace import Request, explain_trace
+from moeparity.evidence.explain.trace import ExplainRequest, explain_trace
 from tests.evidence.traced import captured, uneven
 
 ATTEND = "layers[1].attention.attend"
@@ -34,7 +34,7 @@ def explained(
             program(ids, attention_mask=mask, use_cache=False)
 
     trace = captured(checkpoint, folder / "trace", ids, run=masked, profile=profile, **more)
-    return explain_trace(Request(trace=trace, checkpoint=checkpoint, profile=profile, nodes=(nodes,)))
+    return explain_trace(ExplainRequest(trace=trace, checkpoint=checkpoint, profile=profile, nodes=(nodes,)))
 
 
 @pytest.mark.parametrize(

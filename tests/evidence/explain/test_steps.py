@@ -14,7 +14,7 @@ from moeparity.documents.checked import shipped
 from moeparity.errors import TraceError
 from moeparity.evidence.explain.explained_profile import profile_text
 from moeparity.evidence.explain.report import Explained, Explanation
-from moeparity.evidence.explain.trace import Request, explain_trace
+from moeparity.evidence.explain.trace import ExplainRequest, explain_trace
 from tests.evidence.explain.observed import on_screen
 from tests.evidence.traced import captured, generated, uneven
 
@@ -37,7 +37,7 @@ def trace_of(
 
 
 def ask(checkpoint: Path, trace: Path, nodes: str = ATTEND, profile: str = "hf-eager") -> Explained:
-    return explain_trace(Request(trace=trace, checkpoint=checkpoint, profile=profile, nodes=(nodes,)))
+    return explain_trace(ExplainRequest(trace=trace, checkpoint=checkpoint, profile=profile, nodes=(nodes,)))
 
 
 def otherwise(result: Explained) -> list[Explanation]:
@@ -180,7 +180,7 @@ def test_of_keys_that_one_step_left_wrong_later_steps_are_innocent(
     shown["values"] = {name: place for name, place in shown["values"].items() if not name.startswith("rotary")}
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(shown))
     patch = in_steps(in_the_second, lambda program: program.model.rotary_emb)
-    request = Request(
+    request = ExplainRequest(
         trace=trace_of(qwen3_moe, tmp_path, patch=patch),
         checkpoint=qwen3_moe,
         map_name=str(tmp_path / "own.yaml"),

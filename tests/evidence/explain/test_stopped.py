@@ -12,9 +12,9 @@ import torch
 from moeparity.evidence.explain.inquiry import Memory
 from moeparity.evidence.explain.observation import Observation, region_of
 from moeparity.evidence.explain.replaced import Choices, relative
-from moeparity.evidence.explain.trace import Request, explain_trace
+from moeparity.evidence.explain.trace import ExplainRequest, explain_trace
 from moeparity.inputs.model import Model
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.progress import Progress, Stop
 from tests.command import executable
 from tests.evidence.explain.observed import Seen, explain, kernels_of, on_screen
@@ -28,7 +28,7 @@ def trace(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_what_is_not_searched_is_not_said_to_be_unexplained(model: Model, trace: Path) -> None:
-    result = explain_trace(Request(trace=trace, checkpoint=model.folder), stop=Stop(seconds=0))
+    result = explain_trace(ExplainRequest(trace=trace, checkpoint=model.folder), stop=Stop(seconds=0))
     assert result.exit_code == 3
     unsearched = {node.node for node in result.nodes if not node.searched}
     assert unsearched == {f"layers[{i}].{name}" for i in range(3) for name in ("attention.attend", "moe.combine")}
@@ -44,7 +44,7 @@ def test_all_nodes_are_compared_before_any_is_searched(model: Model, trace: Path
     """The progress says at each step what is known by then; nodes that differ come before the others."""
     reports: list[Progress] = []
     nodes = ("layers[*].moe.*", "layers[*].attention.attend")
-    result = explain_trace(Request(trace=trace, checkpoint=model.folder, nodes=nodes), reports.append)
+    result = explain_trace(ExplainRequest(trace=trace, checkpoint=model.folder, nodes=nodes), reports.append)
     steps = [progress for progress in reports if progress.unit == "nodes"]
     assert list(dict.fromkeys(progress.step for progress in steps)) == ["comparing", "searching", "what is open"]
     searched = [progress.at for progress in steps if progress.step == "searching"]
@@ -88,7 +88,7 @@ def test_an_interruption_prints_what_is_known(model: Model, trace: Path) -> None
 
 
 def test_an_answer_of_another_layer_is_tried_though_nothing_is_left_to_spend(
-    eager: BoundGraph, nodes: dict[str, Seen]
+    eager: Plan, nodes: dict[str, Seen]
 ) -> None:
     """One of several choices: which of them it can do without is not looked for then."""
     node_values = nodes["layers[1].moe.norm"]

@@ -21,7 +21,7 @@ from moeparity.errors import MoeparityError, TraceError
 from moeparity.evidence.explain import inquiry as inquiry_module
 from moeparity.evidence.explain.explained_profile import profile_text
 from moeparity.evidence.explain.report import Explained, Explanation
-from moeparity.evidence.explain.trace import Request, explain_trace
+from moeparity.evidence.explain.trace import ExplainRequest, explain_trace
 from moeparity.inputs.model import Model
 from moeparity.numerics.bits import same_bits
 from moeparity.numerics.dtypes import torch_dtype
@@ -63,7 +63,7 @@ def by_node(result: Explained) -> dict[str, Explanation]:
 
 def test_the_order_of_the_grouped_combine_and_of_sdpa_is_found(model: Model, default: Path, tmp_path: Path) -> None:
     """Held to hf-eager; what is found gives transformers' own logits as a profile, bit for bit."""
-    result = explain_trace(Request(trace=default, checkpoint=model.folder))
+    result = explain_trace(ExplainRequest(trace=default, checkpoint=model.folder))
     assert result.exit_code == 0
     otherwise = {name: node.matches[0].choices for name, node in by_node(result).items() if not node.as_started}
     assert otherwise == {
@@ -83,7 +83,7 @@ def test_the_order_of_the_grouped_combine_and_of_sdpa_is_found(model: Model, def
 
 
 def test_of_its_own_profile_nothing_is_named(model: Model, default: Path) -> None:
-    result = explain_trace(Request(trace=default, checkpoint=model.folder, profile="hf-default"))
+    result = explain_trace(ExplainRequest(trace=default, checkpoint=model.folder, profile="hf-default"))
     assert all(node.as_started for node in result.nodes)
     text = on_screen(result)
     assert "52 nodes: 52 as hf-default computes them, 0 under other choices, 0 not explained; exit 0" in text
@@ -96,7 +96,7 @@ def test_of_its_own_profile_nothing_is_named(model: Model, default: Path) -> Non
 @pytest.mark.parametrize("name", ["mixtral", "qwen2_moe", "olmoe_clip", "glm4_moe", "gpt_oss", "deepseek_v3"])
 def test_of_no_model_type_anything_innocent_is_named(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
     small = opened(request.getfixturevalue(name))
-    result = explain_trace(Request(trace=traced(small, tmp_path / "trace", "hf-eager"), checkpoint=small.folder))
+    result = explain_trace(ExplainRequest(trace=traced(small, tmp_path / "trace", "hf-eager"), checkpoint=small.folder))
     assert [node.node for node in result.nodes if not node.as_started] == []
     assert f"layers[{small.graph.layers - 1}].moe.reduce" in {node.node for node in result.nodes}
 
@@ -124,7 +124,7 @@ def by_magnitude(x: Tensor, weight: Tensor) -> Tensor:
 
 def test_a_patch_of_three_choices_is_named_and_nothing_innocent(model: Model, tmp_path: Path) -> None:
     trace = traced(model, tmp_path / "trace", "hf-eager", norms_of(1, fused))
-    nodes = by_node(explain_trace(Request(trace=trace, checkpoint=model.folder)))
+    nodes = by_node(explain_trace(ExplainRequest(trace=trace, checkpoint=model.folder)))
     patched = {name: node.matches for name, node in nodes.items() if not node.as_started}
     assert patched.keys() == {"layers[1].moe.norm"}
     by_name = dict(choice.rpartition(":")[2].split("=") for choice in patched["layers[1].moe.norm"][0].choices)
@@ -135,7 +135,7 @@ def test_what_nobody_lists_is_none(model: Model, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("moeparity.evidence.explain.trace.WORK", 1024)
     assert inquiry_module.WORK > 1024
     trace = traced(model, tmp_path / "trace", "hf-eager", norms_of(1, by_magnitude))
-    result = explain_trace(Request(trace=trace, checkpoint=model.folder, nodes=("layers[1].moe.*",)))
+    result = explain_trace(ExplainRequest(trace=trace, checkpoint=model.folder, nodes=("layers[1].moe.*",)))
     assert result.exit_code == 1
     assert [node.node for node in result.nodes if not node.explained] == ["layers[1].moe.norm"]
     text = on_screen(result)
@@ -169,7 +169,7 @@ def test_a_shared_experts_gate_applied_twice_has_a_name(request: pytest.FixtureR
         shared.forward = twice
 
     trace = traced(small, tmp_path / "trace", "hf-eager", patch)
-    result = explain_trace(Request(trace=trace, checkpoint=small.folder, nodes=("layers[1].moe.*",)))
+    result = explain_trace(ExplainRequest(trace=trace, checkpoint=small.folder, nodes=("layers[1].moe.*",)))
     patched = {node.node: node.matches for node in result.nodes if not node.as_started}
     assert patched.keys() == {"layers[1].moe.reduce"}
     assert patched["layers[1].moe.reduce"][0].faults == ("the shared expert's gate is applied twice",)
@@ -182,14 +182,14 @@ def test_an_eps_is_solved_for_and_stated_by_a_profile(model: Model, tmp_path: Pa
         program.get_submodule("model.layers.1.post_attention_layernorm").variance_epsilon = 0.00037  # type: ignore[assignment]
 
     trace = traced(model, tmp_path / "trace", "hf-eager", patch)
-    result = explain_trace(Request(trace=trace, checkpoint=model.folder, nodes=("layers[*].moe.norm",)))
+    result = explain_trace(ExplainRequest(trace=trace, checkpoint=model.folder, nodes=("layers[*].moe.norm",)))
     assert [node.as_started for node in result.nodes] == [True, False, True]
     assert result.nodes[1].matches[0].choices == ("layers[1].moe.norm:eps=0.00037",)
     assert result.nodes[1].matches[0].faults == ("the norm adds eps 0.00037",)
     profile = tmp_path / "written.yaml"
     profile.write_text(profile_text(result, "written"), "utf-8")
     again = explain_trace(
-        Request(trace=trace, checkpoint=model.folder, profile=str(profile), nodes=("layers[*].moe.norm",))
+        ExplainRequest(trace=trace, checkpoint=model.folder, profile=str(profile), nodes=("layers[*].moe.norm",))
     )
     assert all(node.as_started for node in again.nodes)
 
@@ -202,7 +202,7 @@ def test_a_fault_is_said_in_words_and_is_no_profile(model: Model, tmp_path: Path
         weight.data = torch.cat(weight.data.chunk(2, 1)[::-1], 1).contiguous()
 
     trace = traced(model, tmp_path / "trace", "hf-eager", patch)
-    result = explain_trace(Request(trace=trace, checkpoint=model.folder, nodes=("layers[1].moe.combine",)))
+    result = explain_trace(ExplainRequest(trace=trace, checkpoint=model.folder, nodes=("layers[1].moe.combine",)))
     (node,) = result.nodes
     assert node.explained
     assert node.matches[0].faults
@@ -221,7 +221,7 @@ def test_a_table_of_another_width_is_named_with_it(glm4_moe: Path, tmp_path: Pat
         program.model.rotary_emb = type(program.model.rotary_emb)(config)
 
     trace = traced(opened(glm4_moe), tmp_path / "trace", "hf-eager", patch)
-    (node,) = explain_trace(Request(trace=trace, checkpoint=glm4_moe, nodes=("rotary",))).nodes
+    (node,) = explain_trace(ExplainRequest(trace=trace, checkpoint=glm4_moe, nodes=("rotary",))).nodes
     assert [match.choices for match in node.matches] == [(f"rotary:fault=rotary-width(width={width})",)]
     assert node.matches[0].faults == (f"the table of rotations is made for {width} columns of a head",)
 
@@ -244,7 +244,7 @@ def test_pairs_left_in_their_places_are_found_or_said_to_give_the_same_bits(
     module = "transformers.models.deepseek_v3.modeling_deepseek_v3"
     monkeypatch.setattr(f"{module}.apply_rotary_pos_emb_interleave", turned_in_place)
     trace = captured(deepseek_v3, tmp_path / "trace", drawn_tokens((4, 16)), dtype=torch_dtype(dtype))
-    request = Request(trace=trace, checkpoint=deepseek_v3, nodes=("layers[1].attention.attend",))
+    request = ExplainRequest(trace=trace, checkpoint=deepseek_v3, nodes=("layers[1].attention.attend",))
     (node,) = explain_trace(request).nodes
     layout = "layers[1].attention.rope:layout"
     if dtype == "fp32":
@@ -263,7 +263,7 @@ def test_what_is_known_of_the_combine_is_not_doubted_at_the_sum(glm4_moe: Path, 
         program.get_submodule("model.layers.1.mlp.shared_experts").register_forward_hook(lambda *a: a[2] * 0)
 
     small = opened(glm4_moe)
-    result = explain_trace(Request(trace=traced(small, tmp_path / "t", "hf-eager", patch), checkpoint=glm4_moe))
+    result = explain_trace(ExplainRequest(trace=traced(small, tmp_path / "t", "hf-eager", patch), checkpoint=glm4_moe))
     (node,) = (node for node in result.nodes if not node.as_started)
     assert [match.choices for match in node.matches] == [("layers[1].moe.shared_add:fault=shared-expert-missing",)]
 
@@ -273,19 +273,19 @@ def test_zeroed_weights_leave_a_bias(qwen2_moe: Path, tmp_path: Path) -> None:
         program.get_submodule("model.layers.1.self_attn.v_proj").get_parameter("weight").data.zero_()
 
     trace = traced(opened(qwen2_moe), tmp_path / "t", "hf-eager", patch)
-    result = explain_trace(Request(trace=trace, checkpoint=qwen2_moe, nodes=("layers[1].attention.v_proj",)))
+    result = explain_trace(ExplainRequest(trace=trace, checkpoint=qwen2_moe, nodes=("layers[1].attention.v_proj",)))
     assert result.nodes[0].matches[0].choices == ("layers[1].attention.v_proj:fault=weights-zeroed",)
 
 
 def test_a_node_that_is_not_shown_is_inconclusive(model: Model, default: Path) -> None:
-    result = explain_trace(Request(trace=default, checkpoint=model.folder, nodes=("layers[1].moe.experts",)))
+    result = explain_trace(ExplainRequest(trace=default, checkpoint=model.folder, nodes=("layers[1].moe.experts",)))
     assert result.exit_code == 3
     assert "  layers[1].moe.experts: the trace does not show" in on_screen(result)
 
 
 def test_a_trace_without_tensors_is_refused(model: Model, tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="whole"):
-        explain_trace(Request(trace=traced(model, tmp_path / "t", "hf-eager", save=""), checkpoint=model.folder))
+        explain_trace(ExplainRequest(trace=traced(model, tmp_path / "t", "hf-eager", save=""), checkpoint=model.folder))
 
 
 def test_the_command_prints_the_answer_and_ends_with_its_code(model: Model, default: Path, tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ def test_the_command_prints_the_answer_and_ends_with_its_code(model: Model, defa
     ],
 )
 def test_what_is_given_wrongly_is_said(model: Model, default: Path, changes: dict[str, object], message: str) -> None:
-    request = Request(trace=default, checkpoint=model.folder)
+    request = ExplainRequest(trace=default, checkpoint=model.folder)
     with pytest.raises(MoeparityError, match=message):
         explain_trace(replace(request, **changes))  # type: ignore[arg-type]
 
@@ -331,7 +331,7 @@ def test_a_table_that_no_module_shows_is_computed_of_the_positions(model: Model,
     map_file.write_text(yaml.safe_dump(shown))
     trace = traced(model, tmp_path / "trace", "hf-eager", patch)
     nodes = "layers[*].attention.attend"
-    result = explain_trace(Request(trace=trace, checkpoint=model.folder, map_name=str(map_file), nodes=(nodes,)))
+    result = explain_trace(ExplainRequest(trace=trace, checkpoint=model.folder, map_name=str(map_file), nodes=(nodes,)))
     assert [node.nodes[0] for node in result.nodes] == ["rotary"] * 3
     for node in result.nodes:
         assert node.explained

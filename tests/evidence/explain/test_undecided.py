@@ -18,7 +18,7 @@ from moeparity.evidence.explain.replaced import Choices
 from moeparity.evidence.explain.report import Explanation, OpenChoice
 from moeparity.evidence.explain.vocabulary import listed_choices
 from moeparity.numerics.bits import same_bits
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.changed import in_all_phases
 from moeparity.plan.setting import Place
 from tests.evidence.explain.observed import Seen, explain, kernels_of, on_screen, planted, result, rules
@@ -32,14 +32,14 @@ ALL = (NORM, GATE, COMBINE, EXPERTS, ATTEND, Q_PROJ, O_PROJ, "lm_head", "embed")
 WHOLE_NUMBERS = {*range(33), *(2**i for i in range(5, 13)), *(3 * 2**i for i in range(11))}
 
 
-def ask(plan: BoundGraph, node_values: Seen, observation: Observation | None = None) -> Explanation:
+def ask(plan: Plan, node_values: Seen, observation: Observation | None = None) -> Explanation:
     with torch.inference_mode():
         return explain(
             plan, node_values.node.name, [observation or Observation(values=node_values.values)], node_values.loaded
         )
 
 
-def admissible(plan: BoundGraph, node_values: Seen, name: str) -> Iterator[str | float]:
+def admissible(plan: Plan, node_values: Seen, name: str) -> Iterator[str | float]:
     """The other values of an attribute, as its declaration allows them; whole numbers from a list of the test's own."""
     attribute = node_values.node.op.attribute(name)
     assert attribute is not None
@@ -54,7 +54,7 @@ def admissible(plan: BoundGraph, node_values: Seen, name: str) -> Iterator[str |
 
 @pytest.mark.parametrize("name", ALL)
 def test_what_is_verified_by_a_trace_has_no_other_value_with_the_same_bits(
-    eager: BoundGraph, nodes: dict[str, Seen], name: str
+    eager: Plan, nodes: dict[str, Seen], name: str
 ) -> None:
     """Each value that a written profile verifies is exchanged for every other one that its op allows."""
     node_values, answer = nodes[name], ask(eager, nodes[name])
@@ -74,7 +74,7 @@ def opened_at(answer: Explanation, attribute: str) -> OpenChoice:
     return next(choice for choice in answer.open if choice.place == f"{answer.node}:{attribute}")
 
 
-def test_whole_numbers_that_do_as_well_are_named_and_not_stated(eager: BoundGraph, nodes: dict[str, Seen]) -> None:
+def test_whole_numbers_that_do_as_well_are_named_and_not_stated(eager: Plan, nodes: dict[str, Seen]) -> None:
     """In bf16 a projection cut into two parts, or over ranks, or computed row by row, has the same bits."""
     answer = ask(eager, nodes[Q_PROJ])
     # On a grid of 8 bits the projection gives other bits.
@@ -87,7 +87,7 @@ def test_whole_numbers_that_do_as_well_are_named_and_not_stated(eager: BoundGrap
     assert "splits" in profile_text(result(answer), "written").partition("kind:")[0]
 
 
-def test_that_nothing_is_cut_is_tried_where_the_profile_cuts(eager: BoundGraph, nodes: dict[str, Seen]) -> None:
+def test_that_nothing_is_cut_is_tried_where_the_profile_cuts(eager: Plan, nodes: dict[str, Seen]) -> None:
     place = (EXPERTS, "tensor")
     cut = bound_with(eager, place, 2)
     kernels, observation = kernels_of(cut, nodes[EXPERTS])
@@ -96,11 +96,11 @@ def test_that_nothing_is_cut_is_tried_where_the_profile_cuts(eager: BoundGraph, 
     assert answer.matches[0].choices == (f"{EXPERTS}:tensor=1",)
 
 
-def bound_with(plan: BoundGraph, place: Place, value: str | float) -> BoundGraph:
+def bound_with(plan: Plan, place: Place, value: str | float) -> Plan:
     return in_all_phases(plan, {place: replace(plan.settings[place], value=value)})
 
 
-def test_a_number_is_held_against_others(eager: BoundGraph, nodes: dict[str, Seen]) -> None:
+def test_a_number_is_held_against_others(eager: Plan, nodes: dict[str, Seen]) -> None:
     """Of values around 1, no eps of 1e-6 can be known; of values around 1e-4 it is, and its other spelling is no other
     value.
     """
@@ -121,7 +121,7 @@ def test_a_number_is_held_against_others(eager: BoundGraph, nodes: dict[str, See
 
 @pytest.mark.parametrize(("name", "work"), [(Q_PROJ, 0), (Q_PROJ, 8), (NORM, 20), (COMBINE, 10), (EXPERTS, 100)])
 def test_a_check_that_ran_out_of_work_says_so_and_verifies_nothing_it_did_not_try(
-    eager: BoundGraph, nodes: dict[str, Seen], monkeypatch: pytest.MonkeyPatch, name: str, work: int
+    eager: Plan, nodes: dict[str, Seen], monkeypatch: pytest.MonkeyPatch, name: str, work: int
 ) -> None:
     whole = ask(eager, nodes[name])
     assert not any(choice.untried for choice in whole.open)
@@ -140,7 +140,7 @@ def test_a_check_that_ran_out_of_work_says_so_and_verifies_nothing_it_did_not_tr
 
 
 def test_what_is_too_dear_to_try_once_is_untried(
-    eager: BoundGraph, nodes: dict[str, Seen], monkeypatch: pytest.MonkeyPatch
+    eager: Plan, nodes: dict[str, Seen], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A GEMM that is written out takes more than may be spent; earlier that counted as another value's bits."""
     monkeypatch.setattr(undecided, "WORK", 24)
@@ -150,7 +150,7 @@ def test_what_is_too_dear_to_try_once_is_untried(
 
 
 def test_a_value_that_reads_what_was_not_recorded_is_not_ruled_out(
-    eager: BoundGraph, nodes: dict[str, Seen], qwen3_moe: Path
+    eager: Plan, nodes: dict[str, Seen], qwen3_moe: Path
 ) -> None:
     """Rows that meet their weights in the experts need these weights, which the trace lacks here."""
     node_values = nodes[EXPERTS]
@@ -166,12 +166,12 @@ def test_a_value_that_reads_what_was_not_recorded_is_not_ruled_out(
     assert "the node would read what was not recorded: score_site " in on_screen(result(answer))
 
 
-def planted_answer(plan: BoundGraph, node_values: Seen, choices: Choices) -> Explanation:
+def planted_answer(plan: Plan, node_values: Seen, choices: Choices) -> Explanation:
     observation, _ = planted(plan, node_values, choices) or pytest.fail("it runs")
     return ask(plan, node_values, observation)
 
 
-def test_an_explaining_choice_that_others_stand_for_is_inferred(eager: BoundGraph, nodes: dict[str, Seen]) -> None:
+def test_an_explaining_choice_that_others_stand_for_is_inferred(eager: Plan, nodes: dict[str, Seen]) -> None:
     answer = planted_answer(eager, nodes[COMBINE], frozenset([((COMBINE, "accumulate"), "fp32")]))
     stated = rules(answer)
     value, level, source = stated["accumulate"]
@@ -180,9 +180,7 @@ def test_an_explaining_choice_that_others_stand_for_is_inferred(eager: BoundGrap
     assert stated["weighted"][1] == "verified: trace"
 
 
-def test_a_place_at_which_another_combination_differs_is_not_verified(
-    eager: BoundGraph, nodes: dict[str, Seen]
-) -> None:
+def test_a_place_at_which_another_combination_differs_is_not_verified(eager: Plan, nodes: dict[str, Seen]) -> None:
     """What is told as the same bits is another value of its places, whatever each place shows by itself."""
     answer = planted_answer(eager, nodes[COMBINE], frozenset([((COMBINE, "accumulate"), "fp32")]))
     others = {choice.partition("=")[0].rpartition(":")[2] for match in answer.matches[1:] for choice in match.choices}
@@ -190,7 +188,7 @@ def test_a_place_at_which_another_combination_differs_is_not_verified(
     assert {key for key, (_, level, _) in rules(answer).items() if level == "verified: trace"}.isdisjoint(others)
 
 
-def test_a_number_that_was_solved_for_is_inferred_with_its_interval(eager: BoundGraph, nodes: dict[str, Seen]) -> None:
+def test_a_number_that_was_solved_for_is_inferred_with_its_interval(eager: Plan, nodes: dict[str, Seen]) -> None:
     answer = planted_answer(eager, nodes[ROUTER], frozenset([((ROUTER, "renormalize_eps"), 0.37)]))
     value, level, source = rules(answer)["renormalize_eps"]
     assert isinstance(value, float)
@@ -200,7 +198,7 @@ def test_a_number_that_was_solved_for_is_inferred_with_its_interval(eager: Bound
     assert f"numbers from {between.least:.7g} to {between.greatest:.7g} were seen to give them too" in source
 
 
-def test_what_is_open_in_every_layer_by_other_values_is_told(eager: BoundGraph, nodes: dict[str, Seen]) -> None:
+def test_what_is_open_in_every_layer_by_other_values_is_told(eager: Plan, nodes: dict[str, Seen]) -> None:
     first = ask(eager, nodes[Q_PROJ])
     others = tuple(replace(c, others=("3",)) if c.place.endswith(":splits") else c for c in first.open)
     second = replace(first, node=Q_PROJ.replace("1", "0"), nodes=(Q_PROJ.replace("1", "0"),), open=others)

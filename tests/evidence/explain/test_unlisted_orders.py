@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from moeparity.evidence.explain.report import Explanation
-from moeparity.evidence.explain.trace import Request, explain_trace
+from moeparity.evidence.explain.trace import ExplainRequest, explain_trace
 from moeparity.probe.likely import tree_key
 from tests.command import inside
 from tests.evidence.explain import unlisted
@@ -42,7 +42,9 @@ def _explained(
     budget: float | None = BUDGET,
 ) -> Explanation:
     trace = captured(checkpoint, folder / "trace", tokens(shape), patch=patch, dtype=dtype)
-    (explanation,) = explain_trace(Request(trace=trace, checkpoint=checkpoint, nodes=(node,), budget=budget)).nodes
+    (explanation,) = explain_trace(
+        ExplainRequest(trace=trace, checkpoint=checkpoint, nodes=(node,), budget=budget)
+    ).nodes
     return explanation
 
 
@@ -121,7 +123,7 @@ def test_two_orders_that_were_not_reached_have_no_name(
 ) -> None:
     """In so short a time, or since the order of one is no choice; nor is the nearest listed choice a name."""
     trace = captured(qwen3_moe, tmp_path / "trace", tokens((4, 16)), patch=patch, dtype=torch.float32)
-    result = explain_trace(Request(trace=trace, checkpoint=qwen3_moe, nodes=(node,), budget=10.0))
+    result = explain_trace(ExplainRequest(trace=trace, checkpoint=qwen3_moe, nodes=(node,), budget=10.0))
     (explanation,) = result.nodes
     assert (explanation.explained, explanation.orders is not None and explanation.orders.found) == (False, ())
     screen = on_screen(result)
@@ -161,6 +163,6 @@ def test_the_command_says_the_order_and_the_time(qwen3_moe: Path, tmp_path: Path
 
 def test_where_listed_choices_explain_a_node_no_order_is_sought(qwen3_moe: Path, tmp_path: Path) -> None:
     trace = captured(qwen3_moe, tmp_path / "trace", tokens((4, 16)))
-    answer = explain_trace(Request(trace=trace, checkpoint=qwen3_moe, nodes=("layers[1].**",), budget=BUDGET))
+    answer = explain_trace(ExplainRequest(trace=trace, checkpoint=qwen3_moe, nodes=("layers[1].**",), budget=BUDGET))
     assert all(node.explained and node.orders is None for node in answer.nodes)
     assert answer.seconds_on_orders == 0

@@ -8,7 +8,7 @@ import pytest
 
 from moeparity.evidence.explain.explained_profile import profile_text
 from moeparity.evidence.explain.report import Explained
-from moeparity.evidence.explain.trace import Request, explain_trace
+from moeparity.evidence.explain.trace import ExplainRequest, explain_trace
 from tests.evidence.traced import tokens
 from tests.evidence.written import written
 from tests.hf.compare import opened
@@ -33,7 +33,7 @@ def explained(checkpoint: Path, folder: Path, settings: dict[str, str], nodes: s
     trace = written(folder / "trace", opened(checkpoint), tokens(), settings=settings)
     (folder / "start.yaml").write_text(start)
     return explain_trace(
-        Request(trace=trace, checkpoint=checkpoint, profile=str(folder / "start.yaml"), nodes=(nodes,))
+        ExplainRequest(trace=trace, checkpoint=checkpoint, profile=str(folder / "start.yaml"), nodes=(nodes,))
     )
 
 

@@ -9,12 +9,12 @@ from torch import nn
 import moeparity
 from moeparity.errors import Where
 from moeparity.evidence.maps.forwards import Forward, forwards
-from moeparity.evidence.maps.module_map import Place, load_map
+from moeparity.evidence.maps.module_map import ValuePlace, load_map
 from moeparity.evidence.trace.reader import RankTrace, open_trace
 from moeparity.numerics.bits import same_bits
 
 VOCABULARY = 11
-LOG_PROBS = Place("", "output", ("0",), op="aten.log_softmax.int", of_requests=True)
+LOG_PROBS = ValuePlace("", "output", ("0",), op="aten.log_softmax.int", of_requests=True)
 
 
 class Inner(nn.Module):

@@ -19,7 +19,7 @@ from moeparity.inputs.tokens.tensorfile import file_contents
 from moeparity.logs.opening import open_sampled
 from moeparity.logs.tokens import tokens_of
 from moeparity.ops.kernels.requests import packed, unpacked
-from moeparity.ops.kernels.text import Request
+from moeparity.ops.kernels.text import SamplingRequest
 from moeparity.output.writing import write_tensors
 
 REQUEST = {
@@ -42,14 +42,14 @@ def read(folder: Path, *rows: dict[str, Any]) -> TokenSet:
 
 def test_each_key_is_read(tmp_path: Path) -> None:
     (request, nothing) = read(tmp_path, {"request": REQUEST}, {}).requests
-    assert request == Request(
+    assert request == SamplingRequest(
         biases=(((7,), -2.5), ((9,), 100.0), ((3, 7), 0.25)),
         bad_words=((4,), (5, 6)),
         allowed=(1, 2, 3),
         min_tokens=4,
         stop_ids=(0, 2),
     )
-    assert nothing == Request()
+    assert nothing == SamplingRequest()
 
 
 def test_a_file_without_requests_has_none(tmp_path: Path) -> None:
@@ -82,18 +82,18 @@ def test_what_is_written_reads_as_the_same(ending: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "request_",
     [
-        Request(),
-        Request(biases=(((7,), 1.0),)),
-        Request(biases=(((7,), 1.0000001),)),
-        Request(bad_words=((7,),)),
-        Request(grammar={2: packed([4])}),
-        Request(grammar={3: packed([4])}),
-        Request(grammar={2: packed([5])}),
+        SamplingRequest(),
+        SamplingRequest(biases=(((7,), 1.0),)),
+        SamplingRequest(biases=(((7,), 1.0000001),)),
+        SamplingRequest(bad_words=((7,),)),
+        SamplingRequest(grammar={2: packed([4])}),
+        SamplingRequest(grammar={3: packed([4])}),
+        SamplingRequest(grammar={2: packed([5])}),
     ],
 )
-def test_another_request_is_another_digest(request_: Request, tmp_path: Path) -> None:
+def test_another_request_is_another_digest(request_: SamplingRequest, tmp_path: Path) -> None:
     tokens = read(tmp_path, {})
-    plain = Request(biases=(((8,), 1.0),))
+    plain = SamplingRequest(biases=(((8,), 1.0),))
     assert of_tokens(replace(tokens, requests=(request_,))) != of_tokens(replace(tokens, requests=(plain,)))
     assert of_tokens(replace(tokens, requests=(request_,))) != of_tokens(tokens)
 
@@ -109,7 +109,7 @@ def test_a_logs_sampling_params_are_the_request(tmp_path: Path) -> None:
     """Beside what a token file has no key for, and what engines write for nothing."""
     parameters = {"temperature": 0.7, "stop": ["x"], "bad_words": ["no"], "allowed_token_ids": None, "min_tokens": 0}
     tokens = logged(tmp_path, sampling_params={**parameters, "logit_bias": {"7": 1.5}, "stop_token_ids": [2]})
-    assert tokens.requests == (Request(biases=(((7,), 1.5),), stop_ids=(2,)),)
+    assert tokens.requests == (SamplingRequest(biases=(((7,), 1.5),), stop_ids=(2,)),)
     assert logged(tmp_path, sampling_params=parameters).requests == ()
 
 

@@ -16,7 +16,7 @@ from moeparity.logs.diagnosis import CAUSES
 from moeparity.logs.diagnosis.drafts import NAME
 from moeparity.logs.diagnosis.finding import Finding
 from moeparity.logs.log_files import Opening, measure_files
-from moeparity.logs.request import Request
+from moeparity.logs.request import MetricsRequest
 
 VOCABULARY, PROMPT, DRAFTED = 60, 3, 3
 Logits = np.ndarray[Any, np.dtype[np.float64]]
@@ -117,7 +117,7 @@ def written(folder: Path, how: Drawn, seed: int) -> tuple[Path, Path]:
 
 def finding(folder: Path, how: Drawn, seed: int = 0, *, steps: bool = True) -> Finding | None:
     log, schedule = written(folder, how, seed)
-    diagnosis = measure_files([log], Request(), Opening(schedule=schedule if steps else None)).diagnosis
+    diagnosis = measure_files([log], MetricsRequest(), Opening(schedule=schedule if steps else None)).diagnosis
     assert diagnosis is not None
     return next((each for each in diagnosis.findings if each.name == NAME), None)
 
@@ -182,7 +182,7 @@ def test_noise_is_ruled_out(tmp_path: Path) -> None:
 def test_a_temperature_leaves_it_open(tmp_path: Path) -> None:
     """It moves tokens by their contexts, and drafts are accepted in some more than in others."""
     log, schedule = written(tmp_path, Drawn(temperature=0.7), 0)
-    diagnosis = measure_files([log], Request(), Opening(schedule=schedule)).diagnosis
+    diagnosis = measure_files([log], MetricsRequest(), Opening(schedule=schedule)).diagnosis
     assert diagnosis is not None
     assert diagnosis.names("named", "semantics") == ("temperature",)
     result = diagnosis.find(NAME)
@@ -212,6 +212,6 @@ def test_repeated_sequences_say_nothing_more(tmp_path: Path) -> None:
     log.write_text("".join(json.dumps({**record, "id": str(n)}) + "\n" for n in range(40)))
     again = [{**step, "spans": [[n, *step["spans"][0][1:]]]} for n in range(40) for step in steps]
     schedule.write_text("".join(json.dumps(step) + "\n" for step in again))
-    diagnosis = measure_files([log], Request(), Opening(schedule=schedule)).diagnosis
+    diagnosis = measure_files([log], MetricsRequest(), Opening(schedule=schedule)).diagnosis
     assert diagnosis is not None
     assert diagnosis.find(NAME).verdict == "not tested"

@@ -14,7 +14,7 @@ from moeparity.logs.diagnosis import CAUSES
 from moeparity.logs.diagnosis.finding import Finding
 from moeparity.logs.diagnosis.replays import FILLER, NAMES, REPLAYED
 from moeparity.logs.log_files import measure_files
-from moeparity.logs.request import Request
+from moeparity.logs.request import MetricsRequest
 
 SHAPE = (24, 12, 3, 4)
 EXPERTS = 32
@@ -57,7 +57,7 @@ def findings_of(folder: Path, sampler: Tensor, trainer: Tensor) -> dict[str, Fin
                 "trainer_routed_experts": lists(trainer[row]),
             }
             file.write(json.dumps(record) + "\n")
-    diagnosis = measure_files([path], Request()).diagnosis
+    diagnosis = measure_files([path], MetricsRequest()).diagnosis
     return {finding.name: finding for finding in diagnosis.findings if finding.name in NAMES}
 
 

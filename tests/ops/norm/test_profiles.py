@@ -13,7 +13,7 @@ from moeparity.errors import Where
 from moeparity.inputs.model import open_model
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.bind import bind
-from moeparity.plan.bound import BoundGraph
+from moeparity.plan.bound import Plan
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
 from moeparity.plan.spec.variant_schema import Placement
 from tests.planted.places import random_tokens
@@ -24,7 +24,7 @@ LOOP = {"**.experts:implementation": "loop"}
 ATTENTION, MOE = "trtllm.all_reduce_rms_norm", "trtllm.moe_all_reduce_rms_norm"
 
 
-def bound(checkpoint: Path, profile: str, tensor: int = 2, **settings: str) -> BoundGraph:
+def bound(checkpoint: Path, profile: str, tensor: int = 2, **settings: str) -> Plan:
     model = open_model(checkpoint, device="cpu")
     rules = placement_rules(Placement(tensor=tensor), HERE)
     return bind(
@@ -32,7 +32,7 @@ def bound(checkpoint: Path, profile: str, tensor: int = 2, **settings: str) -> B
     )
 
 
-def active(plan: BoundGraph, node: str) -> Mapping[str, str | float]:
+def active(plan: Plan, node: str) -> Mapping[str, str | float]:
     return plan.active(next(n for n in plan.graph.nodes if n.name == node))
 
 

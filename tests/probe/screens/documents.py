@@ -14,8 +14,8 @@ from moeparity.numerics.orders import parse
 from moeparity.output.blocks import Document
 from moeparity.probe import show
 from moeparity.probe.calls import Setup
-from moeparity.probe.certify import Claim, Verdict
-from moeparity.probe.find import Place, Result, Tree
+from moeparity.probe.certify import Claim, ClassVerdict
+from moeparity.probe.find import OutputPlace, Result, Tree
 from moeparity.probe.kernels import show as of_kernels
 from moeparity.probe.kernels.alternatives import Fit, Tried
 from moeparity.probe.kernels.certify import NodeVerdict
@@ -52,12 +52,12 @@ TREES = {
 }
 
 
-def places(*names: str) -> list[Place]:
-    return [Place(label=f"columns {i}", positions=(i,), name=name) for i, name in enumerate(names)]
+def places(*names: str) -> list[OutputPlace]:
+    return [OutputPlace(label=f"columns {i}", positions=(i,), name=name) for i, name in enumerate(names)]
 
 
 def probed(
-    of: Function, trees: Mapping[str, Tree], *setups: tuple[Setup, list[Place], str], maps: Sequence[str] = ()
+    of: Function, trees: Mapping[str, Tree], *setups: tuple[Setup, list[OutputPlace], str], maps: Sequence[str] = ()
 ) -> Document:
     result = Result(of, dict(trees), list(setups), tuple(maps), probes=777, seconds=1.1)
     with patch.object(show, "machine", lambda: MACHINE):
@@ -81,16 +81,16 @@ PROBES: Screens = {
         function("all_reduce"), {"A": TREE}, (SETUP, places("A"), ""), maps=("ring", "tree")
     ),
     "an all-reduce without one": probed(function("all_reduce"), {"A": TREE}, (SETUP, places("A"), "")),
-    "a dot product": probed(function("dot"), {"A": TREE}, (SETUP, [Place("all", (0,), "A")], "")),
+    "a dot product": probed(function("dot"), {"A": TREE}, (SETUP, [OutputPlace("all", (0,), "A")], "")),
 }
 
 
-def certified(of: Function, claim: Claim, *verdicts: Verdict) -> Document:
+def certified(of: Function, claim: Claim, *verdicts: ClassVerdict) -> Document:
     with patch.object(show, "machine", lambda: MACHINE):
         return show.certified(of, claim, verdicts, "covers what the caller says it covers.")
 
 
-HOLDS = Verdict(setup=SETUP, label="all", equal=1000, replayed=1000, same_tree=True, order="sequential")
+HOLDS = ClassVerdict(setup=SETUP, label="all", equal=1000, replayed=1000, same_tree=True, order="sequential")
 FAILS = replace(
     HOLDS,
     label="columns 0",
@@ -107,7 +107,7 @@ CERTIFIED: Screens = {
     "no tree, by a node's order": certified(
         function("softmax"),
         Claim(text="layers[0].norm", order="sequential"),
-        Verdict(setup=SETUP, label="all", reason="it is a race"),
+        ClassVerdict(setup=SETUP, label="all", reason="it is a race"),
     ),
     "a collective": certified(
         function("all_reduce"), Claim(text="ring", collective="ring"), replace(HOLDS, same_tree=None, order="")

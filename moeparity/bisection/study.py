@@ -34,7 +34,7 @@ from moeparity.progress import Callback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Study:
     """A recipe that is ready to run: both sides bound, and every difference between them a toggle.
 
     swaps: the blocks to restore, by selector: their nodes, and all differences there as one toggle (None: no
@@ -124,15 +124,15 @@ class Plan:
         return first_occurrences(tokens.told_apart, tokens.loss_mask)
 
     def walked(self, side: Side) -> Schedule | MicroBatches:
-        """The schedule of a side or mixture on this plan's tokens. Raises SpecError."""
+        """The schedule of a side or mixture on its own tokens. Raises SpecError."""
         return walked(side.schedule, self.grid, Where(self.path))
 
-    def on(self, tokens: TokenSet) -> Plan:
-        """The same plan on other tokens."""
+    def on(self, tokens: TokenSet) -> Study:
+        """The same study on other tokens."""
         return replace(self, tokens=tokens, grid=token_grid(tokens, with_ids=self.grid.ids is not None))
 
     def passes(self, progress: Callback | None = None) -> PassRunner:
-        """A runner of passes over this plan's tokens."""
+        """A runner of passes over its tokens."""
         ids, mask, _ = self.tokens_on_device
         return PassRunner(
             weights=self.model.weights,
@@ -143,8 +143,8 @@ class Plan:
             progress=progress,
         )
 
-    def with_toggles(self, toggles: list[Toggle]) -> Plan:
-        """The same plan with further toggles."""
+    def with_toggles(self, toggles: list[Toggle]) -> Study:
+        """The same study with further toggles."""
         further = (with_flags(toggle, self.reference, self.candidate) for toggle in toggles)
         return replace(self, toggles=(*self.toggles, *further))
 

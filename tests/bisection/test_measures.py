@@ -46,7 +46,7 @@ NOT_SHOWN = {
 
 @dataclass(frozen=True)
 class MadeRun:
-    """A run: its plan, what its passes saw, and the report that was made of it."""
+    """A run: its study, what its passes saw, and the report that was made of it."""
 
     study: Study
     observed: Observed
@@ -115,7 +115,7 @@ class Looking:
     looked_up: set[type] = field(default_factory=set)
 
     @property
-    def plan(self) -> Study:
+    def study(self) -> Study:
         return self.of.study
 
     @property

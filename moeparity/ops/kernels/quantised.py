@@ -82,6 +82,7 @@ def file_scales(w: Mapping[str, Tensor], name: str, at: Mapping[str, Any]) -> Fi
 
 def in_8_bits(gemm: Callable[..., Tensor], at: Mapping[str, Any]) -> Callable[..., Tensor]:
     """A GEMM, of x [..., K], weight [N, K] and bias, with one or both operands on a grid; `gemm`: of plain numbers."""
+    operands_of_weight = _WeightOperands(at)
 
     def product(
         x: Tensor,
@@ -93,21 +94,18 @@ def in_8_bits(gemm: Callable[..., Tensor], at: Mapping[str, Any]) -> Callable[..
         scales: FileScales = NONE,
     ) -> Tensor:
         rows = rounded(x, inputs).reshape(-1, x.shape[-1])
-        codes = {}
-        if isinstance(at.get(WEIGHTS), torch.dtype):
-            codes[WEIGHTS] = _of_weight(weight, scales, at)
-        if isinstance(at.get(ACTIVATIONS), torch.dtype):
-            codes[ACTIVATIONS] = _of_activations(rows, scales, at)
-        if multiplies_codes(at):
+        operand = operands_of_weight.latest(weight, scales)
+        codes = _of_activations(rows, scales, at) if isinstance(at.get(ACTIVATIONS), torch.dtype) else None
+        if isinstance(operand, Codes):
+            assert codes is not None
             result = scaled_product(
-                codes[ACTIVATIONS], codes[WEIGHTS], bias, partial(_sums, gemm), part=part_of_k(at),
-                scaling=at["scaling"], addition=at["scaled_addition"], output=output,
+                codes, operand, bias, partial(_sums, gemm), part=part_of_k(at), scaling=at["scaling"],
+                addition=at["scaled_addition"], output=output,
             )  # fmt: skip
         else:
-            rows = codes[ACTIVATIONS].multiplied_out() if ACTIVATIONS in codes else rows
-            weight = codes[WEIGHTS].multiplied_out() if WEIGHTS in codes else weight
+            rows = rows if codes is None else codes.multiplied_out()
             inputs = torch.float32 if at.get("scaling") == OPERANDS else inputs
-            result = gemm(rows, weight, bias, inputs=inputs, output=output)
+            result = gemm(rows, operand, bias, inputs=inputs, output=output)
         return result.view(*x.shape[:-1], len(weight))
 
     return product
@@ -139,6 +137,30 @@ def multiplied_out(weight: Tensor, scales: FileScales, at: Mapping[str, Any]) ->
     """The numbers of a weight [N, K] on its grid, fp32; the weight itself if it is on none."""
     on_grid = at.get(WEIGHTS, UNROUNDED) != UNROUNDED
     return _of_weight(weight, scales, at).multiplied_out() if on_grid else weight
+
+
+class _WeightOperands:
+    """What a GEMM multiplies by in place of a weight; the last is kept, since step after step asks for the same."""
+
+    def __init__(self, at: Mapping[str, Any]) -> None:
+        self._at = at
+        self._of: tuple[Tensor, FileScales] | None = None
+        self._operand: Codes | Tensor | None = None
+
+    def latest(self, weight: Tensor, scales: FileScales) -> Codes | Tensor:
+        """The weight's codes if the GEMM multiplies these, else the numbers that they stand for; a weight on no grid
+        itself.
+        """
+        if self._operand is None or self._of is None or self._of[0] is not weight or self._of[1] is not scales:
+            self._operand = self._made(weight, scales)
+            self._of = weight, scales
+        return self._operand
+
+    def _made(self, weight: Tensor, scales: FileScales) -> Codes | Tensor:
+        if not isinstance(self._at.get(WEIGHTS), torch.dtype):
+            return weight
+        codes = _of_weight(weight, scales, self._at)
+        return codes if multiplies_codes(self._at) else codes.multiplied_out()
 
 
 def _of_weight(weight: Tensor, scales: FileScales, at: Mapping[str, Any]) -> Codes:

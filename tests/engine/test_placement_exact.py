@@ -82,6 +82,13 @@ def test_any_form_of_it(models: dict[str, Model], form: str) -> None:
     assert_same_model(models[name], placement, settings)
 
 
+def test_one_expert_a_token_has_one_partial_sum_by_slots(tmp_path: Path) -> None:
+    fields = {**SMALL["qwen3_moe"], "num_experts_per_tok": 1}
+    model = open_model(make_random(fields, tmp_path), device="cpu", residency="resident")
+    by_slots: dict[str, Value] = {"**.combine:partials": "first_slot"}
+    assert torch.equal(logits(model, {"expert": 4}, by_slots), logits(model, {}, {}))
+
+
 def test_the_tolerance_would_show_a_wrong_model(models: dict[str, Model]) -> None:
     """An eps of 1e-9 in one renormalisation is no rounding of fp64."""
     model = models["qwen3_moe"]

@@ -344,6 +344,13 @@ def test_experts_on_ranks_are_combined_by_their_owner(
     assert any([] in ranked for ranked in groups.values()) == ((partials, ranks) in emptied), "that gives +0"
 
 
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_a_tokens_only_slot_is_one_sum_where_sums_go_by_slots(ranks: int) -> None:
+    rows, weights, ids = random(B, T, 1, HIDDEN, dtype=BF16), random(B, T, 1, dtype=BF16, seed=1), routes()[..., :1]
+    ours = combined(rows, ids, weights, {"output": BF16, "expert": ranks, "partials": "first_slot"})
+    assert_bits(ours, combined(rows, ids, weights, {"output": BF16, "expert": 1}))
+
+
 # What is done with partial sums before they are reduced.
 
 

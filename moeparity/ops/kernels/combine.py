@@ -36,7 +36,8 @@ def combine(
     [B, ranks, T, H].
     """
     weights = weights if p.get("weighs", True) else None
-    if at["expert"] == 1 and rows.dim() == _WHOLE:
+    # A token's only slot has one partial sum where these go by slots, on however many ranks its expert may lie.
+    if rows.dim() == _WHOLE and (at["expert"] == 1 or _partials(ids, at) == 1):
         return _combined(rows, ids, weights, shared, p, at)
     at = {**at, "output": at["partial"]}
     rows_by_rank = rows.unbind(RANKS) if at["expert"] == 1 else _own_rows(rows, ids, p, at)

@@ -1,6 +1,6 @@
 """Kernels of other projects that run on CPU, each version in a folder of its own and each run in a process of its own.
 
-`python -m tests.engines.live` installs them below the environment's prefix, without their dependencies: some 1.1 GB,
+`python -m tests.engines.live` installs them below the environment's prefix, without their dependencies: some 1.2 GB,
 nearly all of it Triton and CuTe-DSL, and nothing else in the environment changes. Whole engines have environments of
 their own there, with all that they need: vLLM for CPUs, 3.4 GB. What was broken off goes on when it is called again.
 Tests that need them are marked `live` and say so where they are not there.
@@ -14,7 +14,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,12 @@ absl-py==2.5.1 einops==0.8.2 pandas==3.1.1 protobuf==7.36.2 python-dateutil==4.0
 """
 _OF_TRL = "accelerate==1.15.0 datasets==5.2.0 dill==0.4.1 multiprocess==0.70.19 psutil==7.2.2 xxhash==4.1.0"
 """What TRL's trainers import beside torch, transformers, pandas and pyarrow, which tests have anyway."""
+_QUANTISERS = """
+autoawq==0.2.9 gptqmodel==7.7.0 llmcompressor==0.14.0.1 nvidia-modelopt==0.47.0 torchao==0.18.0
+datasets==5.2.0 defuser==0.0.28 device-smi==0.5.7 dill==0.4.1 logbar==0.4.15 loguru==0.7.3 multiprocess==0.70.19
+pulp==3.3.2 pypcre==0.6.4 threadpoolctl==3.8.0 tokenicer==0.0.14 xxhash==4.1.0
+"""
+"""Libraries that make quantised weights, and what these import."""
 PACKAGES: dict[str, tuple[str, ...]] = {
     "triton": ("triton==3.7.1",),
     "triton-3.8": ("triton==3.8.0",),
@@ -69,6 +76,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
         *("httpx==0.28.1", "httpcore==1.0.9", "h11==0.16.0"),
         *("anyio==4.16.0", "idna==3.20", "sniffio==1.3.1"),
     ),
+    "quantisers": tuple(_QUANTISERS.split()),
     "prime-rl-arguments": ("prime-pydantic-config==0.4.3", "renderers==0.1.12", "tomli==2.2.1"),
     "sglang-arguments": ("ipython==9.18.1", "traitlets==5.16.1", *_SERVED.split()),
 }
@@ -142,6 +150,18 @@ def need_environment(name: str) -> None:
     """Skips the test that asks, with what to do, where the environment `name` is missing."""
     if not (FOLDER / f"{name}{INSTALLED}").exists():
         pytest.skip(f"not compared with a live engine: no {name} ({how_filled(name)})")
+
+
+@contextmanager
+def importable(name: str) -> Iterator[None]:
+    """Has Python look into the folder `name` last; skips the test that asks, with what to do, where it is missing."""
+    need((name,))
+    folder = str(FOLDER / name)
+    sys.path.append(folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
 
 
 def run_beside(folders: tuple[str, ...], program: Path, arguments: Sequence[str], variables: Mapping[str, str]) -> None:

@@ -1,8 +1,7 @@
 """What other programs make of quantised weights: compressed-tensors, AutoAWQ and GPTQModel, each by its own code.
 
-The first is among the needs of the tests. Of AutoAWQ one file is read, so `pip install --no-deps autoawq` is enough.
-GPTQModel runs in a process of its own, since it changes transformers when it is imported; install it by `pip install
---no-deps gptqmodel pypcre logbar tokenicer device-smi threadpoolctl defuser dill`.
+The first is among the needs of the tests, the others are in a folder of tests/engines/live.py. Of AutoAWQ one file is
+read. GPTQModel runs in a process of its own, since it changes transformers when it is imported.
 """
 
 from __future__ import annotations
@@ -10,8 +9,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +18,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from tests.checkpoint_factory import FILE
+from tests.engines import live
 
 Tensors = dict[str, Tensor]
+QUANTISERS = "quantisers"
 
 
 def parts(folder: Path, prefix: str) -> Tensors:
@@ -49,10 +48,8 @@ def by_compressed_tensors(folder: Path, module: str, group: str = "group_0") -> 
 
 def by_autoawq(folder: Path, module: str, group: int) -> Tensor:
     """The weight of a module [outputs, inputs]."""
-    spec = importlib.util.find_spec("awq")
-    if spec is None or spec.origin is None:
-        pytest.skip("AutoAWQ is not installed")
-    path = Path(spec.origin).parent / "utils" / "packing_utils.py"
+    live.need((QUANTISERS,))
+    path = live.FOLDER / QUANTISERS / "awq" / "utils" / "packing_utils.py"
     file = importlib.util.spec_from_file_location("awq_packing_utils", path)
     assert file is not None
     assert file.loader is not None
@@ -85,17 +82,10 @@ save_file({"weight": linear.dequantize_weight().mT.contiguous()}, sys.argv[2])
 
 def by_gptqmodel(stored: Tensors, bits: int, group: int, folder: Path) -> Tensor:
     """The weight [outputs, inputs] that `qweight`, `qzeros`, `scales` and `g_idx` stand for."""
-    if importlib.util.find_spec("gptqmodel") is None:
-        pytest.skip("GPTQModel is not installed")
-    stored_file, written = folder / "stored.safetensors", folder / "written.safetensors"
+    stored_file, written, program = (folder / name for name in ("stored.safetensors", "written.safetensors", "gptq.py"))
     save_file({name: tensor.contiguous() for name, tensor in stored.items()}, stored_file)
-    done = subprocess.run(
-        [sys.executable, "-c", _GPTQ, stored_file, written, str(bits), str(group)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    program.write_text(_GPTQ)
+    live.run_beside((QUANTISERS,), program, [str(stored_file), str(written), str(bits), str(group)], {})
     return load_file(written)["weight"]
 
 

@@ -187,9 +187,11 @@ def _answer(
     # If one token has most of the difference, neither a share nor the mean has a bound; the statistics of noise do.
     # Among hundreds of hypotheses, some surely explain a little of any noise, or a single token; that names none.
     is_legal = of_noise is not None and all(each.is_inside for each in of_noise.statistics)
-    # Few sequences say nothing about others. What lies beyond the drawn bounds is no noise, however small.
-    is_inside = is_legal and sizes.size.sequences >= _FEWEST and not (does_fit and not stand.rivals)
-    if is_inside or (is_rival and of_noise is None and _is_small(first, sizes)):
+    # Few sequences say nothing about others. What lies beyond the drawn bounds is no noise, however small. Bounds drawn
+    # for few tokens are wide: what surely is larger than engines make between them is not noise because it lies inside.
+    if is_legal and sizes.size.sequences >= _FEWEST and not (does_fit and not stand.rivals):
+        return "undecided" if beyond else "noise"
+    if is_rival and of_noise is None and _is_small(first, sizes):
         return "noise"
     if is_rival:
         return "not explained" if beyond and first.share.high < LEAST else "undecided"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from moeparity.doctor.case import Case, Tried
+from moeparity.doctor.report import A_FEW
 from moeparity.doctor.standing import Standing
 
 _MOST = 2
@@ -15,9 +16,11 @@ _MOST = 2
 
 def parting(case: Case, stand: Standing) -> tuple[str, ...]:
     """For the first few hypotheses that the data do not tell from the best one, a sentence that names the datum that
-    would.
+    would. None where they are more than a few: to tell two of these apart settles nothing.
     """
     alike = [each for each in (*stand.rivals, *stand.alike) if each.party is not None]
+    if len(alike) > A_FEW:
+        return ()
     return tuple(dict.fromkeys(_datum(case, stand.first, rival) for rival in alike if stand.first.party))[:_MOST]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from moeparity.doctor.report import BEYOND, Answer, Examination, Explanation, Noise
+from moeparity.doctor.report import A_FEW, BEYOND, Answer, Examination, Explanation, Noise
 from moeparity.errors import counted
 from moeparity.logs.noise_gate import FLIPPED
 from moeparity.metrics.verdict import Interval
@@ -13,7 +13,8 @@ from moeparity.output.blocks import Block, Column, Document, Status, bullets, gr
 from moeparity.output.status import state_of
 from moeparity.output.words import between, enumerated, few
 
-_MOST_RIVALS = 6
+_OF_MANY = 3
+"""How many rivals are named where there are more than a few."""
 _STEEP = 100.0
 _NO_ONE = {
     "noise": "no more than legal arithmetic makes",
@@ -25,8 +26,6 @@ _NO_ONE = {
         "have other settings"
     ),
 }
-
-
 _NOT_APART = "these log-probabilities do not tell them apart"
 
 
@@ -131,8 +130,9 @@ def cause(of: Examination) -> str:
         best = f"{first.name} ({first.party}), which explains {_share(first.share)}" if first.party else "none"
         return f"stopped before its end, so that nothing is settled; the best so far: {best}"
     if of.answer == "undecided" and of.rivals and of.explanations[0].share.high > 0:
-        rivals = few([*_rivals_and_first(of)], _MOST_RIVALS)
-        return f"{_NO_ONE['undecided']} between {rivals}"
+        rivals = [*_rivals_and_first(of)]
+        shown = few(rivals, A_FEW if len(rivals) <= A_FEW else _OF_MANY)
+        return f"{_NO_ONE['undecided']} between {shown}"
     return _NO_ONE[of.answer]
 
 

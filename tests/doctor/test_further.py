@@ -89,6 +89,7 @@ def test_one_sequence_is_enough(fewer: Path, few: torch.Tensor, kind: str, tmp_p
     )
     assert (alone["answer"], alone["exit"]) == ("undecided", 3)
     assert len(alone["rivals"]) > 100
+    assert alone["parting"] == [], "two of a hundred told apart settle nothing"
     assert (further["answer"], further["exit"], further["rivals"]) == ("named", 1, [])
     assert (further["explanations"][0]["name"], further["explanations"][0]["party"]) == ("renormalisation", "sampler")
     assert "renormalisation (sampler) explains 99." in clue_on(further, KINDS[kind])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -12,6 +13,7 @@ from moeparity.doctor import answer
 from moeparity.doctor.hypotheses import AS_CONFIGURED
 from moeparity.doctor.judge import Difference, spread_of
 from moeparity.doctor.noise import STATISTICS, is_far_beyond, may_make, noise
+from moeparity.doctor.report import Noise
 from moeparity.doctor.routes import Flipped, Flips
 
 TOKENS = 4000
@@ -118,20 +120,38 @@ def test_flips_are_those_of_the_engines_that_are_asked_for() -> None:
 
 
 def within(low: float, high: float) -> Any:
-    return SimpleNamespace(low=low, high=high)
+    return SimpleNamespace(low=low, high=high, sequences=4)
 
 
 def test_a_small_record_beyond_the_bounds_is_undecided() -> None:
     """Less than twice what engines make between them, which nothing explains: noise only if no bound says otherwise."""
     d = engine(20) - engine(21, 0.03)
     beyond = noise([engine(seed) for seed in range(10)], d)
+    small = answer.Sizes(size=within(0.5, 1.5), remainder=within(0.5, 1.5), legal=1.0)
+    assert answered(d, small, None) == "noise"
+    assert answered(d, small, beyond) == "undecided"
+
+
+def test_what_lies_inside_wide_bounds_is_noise_only_if_it_is_not_surely_larger_than_engines_make() -> None:
+    """32 tokens, 0.69 nats where two engines differ by 0.1 and bounds drawn for so few reach 1.1: a shared expert's
+    rows rolled by one.
+    """
+    d = engine(20) - engine(21)
+    inside = noise([engine(seed) for seed in range(10)], d)
+    assert inside is not None
+    assert all(each.is_inside for each in inside.statistics)
+    sizes = answer.Sizes(size=within(0.38, 1.5), remainder=within(0.38, 1.5), legal=0.1)
+    assert answered(d, sizes, inside) == "undecided"
+    assert answered(d, replace(sizes, size=within(0.19, 1.5)), inside) == "noise"
+
+
+def answered(d: torch.Tensor, sizes: answer.Sizes, of_noise: Noise | None) -> str:
+    """The answer where 100 hypotheses were tried and none explains anything."""
     case: Any = SimpleNamespace(
         clues=(), legal_difference=d, difference=SimpleNamespace(d=d, share=lambda _: within(0, 0))
     )
     configured = SimpleNamespace(hypothesis=AS_CONFIGURED)
     stand: Any = SimpleNamespace(is_settled=False, first=None, contenders=[configured], rivals=())
     first: Any = SimpleNamespace(share=within(0, 0.1))
-    sizes = answer.Sizes(size=within(0.5, 1.5), remainder=within(0.5, 1.5), legal=1.0)
     with patch.object(answer, "of_other_weights", return_value=False), patch.object(answer, "fits", return_value=False):
-        assert answer._answer(case, stand, first, sizes, (), 100, None) == "noise"
-        assert answer._answer(case, stand, first, sizes, (), 100, beyond) == "undecided"
+        return answer._answer(case, stand, first, sizes, (), 100, of_noise)

@@ -49,7 +49,7 @@ def compare(a: Weights, b: Weights | None) -> WeightsReport:
         rounded=as_codes.rounded,
         findings=(*as_codes.findings, *(f for of in pairs.values() for f in of), *one_sided, *findings),
         constant=tuple(name for name in matrices if not pairs[name]),
-        aside=tuple(aside),
+        aside=(*aside, *_of_cut(as_codes)),
         derived=tuple(_derived(a, b)),
     )
 
@@ -57,8 +57,17 @@ def compare(a: Weights, b: Weights | None) -> WeightsReport:
 def _as_codes(a: Weights, b: Weights | None) -> Held:
     """What is told of codes held to numbers: nothing of programs, or of weights that are multiplied out."""
     if b is None or a.checkpoint is None or b.checkpoint is None or a.by_rank[0].cast:
-        return Held(names=frozenset(), rounded=0, findings=())
+        return Held()
     return weights_as_codes(a.checkpoint, b.checkpoint)
+
+
+def _of_cut(as_codes: Held) -> Iterator[str]:
+    """What is said of weights with numbers that no code reaches."""
+    if as_codes.cut:
+        yield (
+            f"{few(as_codes.cut, 4)}: some numbers lie beyond the largest code times its scale and are cut, as under "
+            "scales of earlier weights (a stale amax) or by a writer that clips"
+        )
 
 
 def _derived(a: Weights, b: Weights) -> Iterator[Derived]:

@@ -49,7 +49,7 @@ def compare(a: Weights, b: Weights | None) -> WeightsReport:
         rounded=as_codes.rounded,
         findings=(*as_codes.findings, *(f for of in pairs.values() for f in of), *one_sided, *findings),
         constant=tuple(name for name in matrices if not pairs[name]),
-        aside=(*aside, *_of_cut(as_codes)),
+        aside=(*aside, *_ill_scaled(as_codes)),
         derived=tuple(_derived(a, b)),
     )
 
@@ -61,12 +61,13 @@ def _as_codes(a: Weights, b: Weights | None) -> Held:
     return weights_as_codes(a.checkpoint, b.checkpoint)
 
 
-def _of_cut(as_codes: Held) -> Iterator[str]:
-    """What is said of weights with numbers that no code reaches."""
-    if as_codes.cut:
+def _ill_scaled(as_codes: Held) -> Iterator[str]:
+    """What is said of weights whose codes are the nearest under scales that do not reach just to the largest code."""
+    if as_codes.ill_scaled:
         yield (
-            f"{few(as_codes.cut, 4)}: some numbers lie beyond the largest code times its scale and are cut, as under "
-            "scales of earlier weights (a stale amax) or by a writer that clips"
+            f"{few(as_codes.ill_scaled, 4)}: codes are the nearest, under scales that are not of the largest numbers "
+            "there. They are of earlier weights (a stale amax: `moeparity doctor --previous`), shared with other "
+            "weights, or of a writer that clips or searches"
         )
 
 

@@ -17,7 +17,7 @@ from moeparity.evidence.weights.scales import ROUNDED, Fit, changed, fit, holds,
 from moeparity.inputs.weights.checkpoint import Checkpoint
 from moeparity.inputs.weights.codes import E2M1, nearest_codes
 from moeparity.inputs.weights.packed import by_matrix, codes_and_scales, factors, spread, unpacked
-from moeparity.inputs.weights.rounded_to_fp8 import through_fp8
+from moeparity.inputs.weights.rounded_to_fp8 import amax, through_fp8
 from moeparity.inputs.weights.source import Packed
 from moeparity.output.words import few
 
@@ -29,13 +29,13 @@ _UNLIKE = 0.3
 """With the best scales, codes of 4 bits are off the numbers that they were made of by some 10 %, as a root of mean
 squares, and codes of other weights by all of it.
 """
-_HALF_STEP = {"e4m3": 16.0, "e2m1": 1.0}
-"""Half of the step below the largest code; 1/2 for whole numbers."""
+_TOPS = {"e4m3": (448.0, 448.0), "e2m1": (6.0, 6.0), "int8": (127.0, 128.0), "int4": (7.0, 8.0)}
+"""Between which numbers the largest of a block lies, divided by a scale that was made of it."""
 _OF_E4M3 = 2.0**-4
 """A scale in fp8_e4m3 is off by no more than this fraction."""
 _PROBED = 8
 _LEAST = 0.0005
-_NEARLY = 0.99
+_NEARLY, _MOSTLY = 0.99, 0.9
 _SIDES = (128, 0)
 """Blocks in which engines round weights to fp8 as they load them; 0: one for the tensor."""
 OTHER_BITS = "other bits"
@@ -46,33 +46,33 @@ not how they came there.
 _MAY_LACK = "{}'s list of what to leave as it is may lack it"
 _NUMBER = re.compile(r"\d+")
 
-_Wrong = Literal["nothing", "cut", "rounding", "scales", "unfit", "codes"]
+_Wrong = Literal["nothing", "ill-scaled", "rounding", "scales", "unfit", "codes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
     """What was told of the weights that one side has as codes. names: these weights, and the tensors that hold them.
-    rounded: how many are the other side's, each number at its nearest code. cut: those of them with numbers that lie
-    beyond the largest code.
+    rounded: how many are the other side's, each number at its nearest code. ill_scaled: those of them whose
+    scales are not of their largest numbers.
     """
 
     names: frozenset[str] = frozenset()
     rounded: int = 0
     findings: tuple[Finding, ...] = ()
-    cut: tuple[str, ...] = ()
+    ill_scaled: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
     """The side that has weights as numbers, with its name, and the one that has them as codes. fits: the scales that
-    fit the first blocks of weights. cut: as of `Held`.
+    fit the first blocks of weights. ill_scaled: as of `Held`.
     """
 
     name: str
     plain: Checkpoint
     coded: Checkpoint
     fits: dict[str, Fit | None] = field(default_factory=dict)
-    cut: list[str] = field(default_factory=list)
+    ill_scaled: list[str] = field(default_factory=list)
 
 
 def weights_as_codes(a: Checkpoint, b: Checkpoint) -> Held:
@@ -88,8 +88,8 @@ def weights_as_codes(a: Checkpoint, b: Checkpoint) -> Held:
         findings += [] if finding is None else [finding]
         rounded += finding is None
     findings.sort(key=lambda finding: finding.tensor)
-    cut = tuple(sorted(name for side in sides for name in side.cut))
-    return Held(names=frozenset(names), rounded=rounded, findings=tuple(findings), cut=cut)
+    ill_scaled = tuple(sorted(name for side in sides for name in side.ill_scaled))
+    return Held(names=frozenset(names), rounded=rounded, findings=tuple(findings), ill_scaled=ill_scaled)
 
 
 def explain_codes(a: Checkpoint, b: Checkpoint, pairs: Mapping[str, list[Finding]]) -> None:
@@ -167,8 +167,8 @@ def _says(sides: _Sides, name: str) -> str:
         wrong, says = _of_matrix(weight, parts, packed, sides.name)
         if len(weights) == 1:
             says = _another(wrong, sides, name) or says
-        if wrong == "cut" and name not in sides.cut:
-            sides.cut.append(name)
+        if wrong == "ill-scaled" and name not in sides.ill_scaled:
+            sides.ill_scaled.append(name)
         by_sentence.setdefault(says, []).append(str(place))
     if len(weights) == 1 or len(by_sentence) == 1:
         return next(iter(by_sentence))
@@ -198,10 +198,9 @@ def _of_matrix(weight: Tensor, parts: dict[str, Tensor], packed: Packed, side: s
     codes, scales, whole = _codes(parts, packed)
     index = parts.get("index")
     scaled = weight / spread(scales, packed.block, tuple(codes.shape), index)
-    off, is_cut = _not_nearest(scaled, numbers, zeros, packed)
+    off = _not_nearest(scaled, numbers, zeros, packed)
     if not bool(off.any()):
-        # A power of two below the magnitude may leave it beyond the largest code.
-        return ("cut" if is_cut and packed.form.scale_dtypes != ("U8",) else "nothing"), ""
+        return ("nothing" if _is_of_largest(scaled, packed) else "ill-scaled"), ""
     if not bool(scales.isfinite().all()):
         return "scales", "its scales hold NaN or infinity"
     best = fit(weight, codes, scales, packed, index)
@@ -217,18 +216,25 @@ def _of_matrix(weight: Tensor, parts: dict[str, Tensor], packed: Packed, side: s
     return "rounding", f"{part} of its codes are not the nearest to {side}'s numbers"
 
 
-def _not_nearest(scaled: Tensor, numbers: Tensor, zeros: Tensor | None, packed: Packed) -> tuple[Tensor, bool]:
-    """bool [rows, columns]: the codes that another one is nearer than, to numbers that were divided by their scales;
-    and whether some of these numbers lie beyond the largest code, by more than a rounded scale leaves them.
+def _is_of_largest(scaled: Tensor, packed: Packed) -> bool:
+    """Whether the largest number of nearly each block, divided by the scale, is the largest code, as far as a rounded
+    scale leaves it; also where nobody can tell: with zero points, and with powers of two.
     """
+    if packed.form.code not in _TOPS or packed.form.scale_dtypes == ("U8",):
+        return True
+    (low, high), rounding = _TOPS[packed.form.code], _OF_E4M3 if packed.form.second else ROUNDED
+    largest = amax(scaled, packed.block)
+    fits = (largest == 0) | ((largest > low * (1 - rounding)) & (largest < high * (1 + rounding)))
+    return float(fits.double().mean()) > _MOSTLY
+
+
+def _not_nearest(scaled: Tensor, numbers: Tensor, zeros: Tensor | None, packed: Packed) -> Tensor:
+    """bool [rows, columns]: the codes that another one is nearer than, to numbers that were divided by their scales."""
     shifted = scaled if zeros is None else scaled + zeros
     codes = nearest_codes(shifted, packed.form.code)
     nearest = torch.tensor(E2M1)[codes.int()] if packed.form.code == "e2m1" else codes.float()
-    from_nearest = (shifted - nearest).abs()
-    further = (shifted - numbers).abs() - from_nearest
-    half = _HALF_STEP.get(packed.form.code, 0.5)
-    is_cut = bool((from_nearest > half + ROUNDED * shifted.abs()).any())
-    return (nearest != numbers) & ~(further <= _TIE * shifted.abs()), is_cut
+    further = (shifted - numbers).abs() - (shifted - nearest).abs()
+    return (nearest != numbers) & ~(further <= _TIE * shifted.abs())
 
 
 def _another(wrong: _Wrong, sides: _Sides, name: str) -> str:

@@ -69,7 +69,7 @@ def says(report: WeightsReport) -> dict[str, str]:
 @pytest.mark.parametrize("name", GROUPED)
 def test_codes_nearest_to_the_numbers_are_the_same_weights(plain: Path, quantised: dict[str, Path], name: str) -> None:
     for report in (compared(plain, quantised[name]), compared(quantised[name], plain)):
-        assert (report.findings, report.exit_code) == ((), 0)
+        assert (report.findings, report.aside, report.exit_code) == ((), (), 0)
         # Three matrices of each of four experts, and four of attention, in two layers.
         assert report.rounded == 2 * (4 * 3 + 4)
         assert report.equal == report.compared > 0

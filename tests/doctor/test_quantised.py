@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,7 +20,7 @@ from moeparity.inputs.weights.formats import FORMATS
 from moeparity.inputs.weights.quantise import quantise
 from moeparity.inputs.weights.rounded_to_fp8 import through_fp8
 from tests.command import alone
-from tests.doctor.programs import command, drifted, log, scored, tokens
+from tests.doctor.programs import QUICKSTART, command, drifted, log, scored, tokens
 
 Wrong = Callable[[str, Mapping[str, Tensor]], Tensor]
 """The name of a weight's scales, and all tensors -> what stands in their place."""
@@ -101,6 +102,19 @@ def test_wrong_scales_are_named_from_a_log(right: dict[str, Path], tmp_path: Pat
     assert (sorted(of["blame"]["named"]), of["exit"]) == (expected, 1)
 
 
+def test_scales_of_the_layer_before_in_every_layer_are_named(tmp_path: Path) -> None:
+    """A number of layers that is off by one, in four layers: the first has its own."""
+    quantise(QUICKSTART, FORMATS["fp8-blocks"], tmp_path / "fp8-blocks", 16)
+
+    def before(name: str, tensors: Mapping[str, Tensor]) -> Tensor:
+        layer = int(name.split(".")[2])
+        return tensors[name.replace(f"layers.{layer}.", f"layers.{max(layer - 1, 0)}.")].clone()
+
+    faulty = planted(tmp_path / "fp8-blocks", tmp_path / "faulty", "layers.", before)
+    of = examined(faulty, tmp_path / "fp8-blocks", tmp_path)
+    assert of["blame"]["named"] == ["scales of the layer before in every layer that has one there"]
+
+
 @pytest.mark.parametrize("where", PLACES)
 @pytest.mark.parametrize("form", ENDINGS)
 def test_inverted_scales_are_named_or_nothing_is(right: dict[str, Path], tmp_path: Path, form: str, where: str) -> None:
@@ -155,7 +169,7 @@ def without_codes(right: Path, source: Path, folder: Path, part: str) -> Path:
     shutil.copytree(right, folder)
     tensors, numbers = load_file(right / FILE), load_file(source / FILE)
     config = json.loads((right / "config.json").read_text())
-    chosen = [name for name in tensors if part in name and name.endswith("weight_scale_inv")]
+    chosen = [name for name in tensors if re.search(part, name) and name.endswith("weight_scale_inv")]
     assert chosen
     for name in chosen:
         weight = name.removesuffix("_scale_inv")
@@ -168,20 +182,30 @@ def without_codes(right: Path, source: Path, folder: Path, part: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("part", "where"),
-    [("layers.1.", "layer 1, what is to stay as it is"), ("mlp.experts", "what is to stay as it is")],
-    ids=PLACES,
+    ("part", "left", "where"),
+    [
+        (r"layers\.1", 28, "layer 1, what is to stay as it is"),
+        (r"layers\.1|layers\.0\.(mlp|self_attn\.[kvo])", 55, "what is to stay as it is"),
+        (r"mlp\.experts", 48, ""),
+    ],
+    ids=[*PLACES, "experts of all layers"],
 )
-def test_what_a_list_of_modules_to_leave_lacks_is_named(fewer: Path, tmp_path: Path, part: str, where: str) -> None:
-    """The server quantises a layer, or the experts of all, that the checkpoint has as they were."""
+def test_what_a_list_of_modules_to_leave_lacks_is_named(
+    fewer: Path, tmp_path: Path, part: str, left: int, where: str
+) -> None:
+    """The server quantises what the checkpoint has as it was: a layer, both but for one projection, or experts alone,
+    which makes hardly more than noise: nothing is named, and what would tell is the files.
+    """
     quantise(fewer, FORMATS["fp8-blocks"], tmp_path / "fp8-blocks", 128)
     listing = without_codes(tmp_path / "fp8-blocks", fewer, tmp_path / "listing", part)
-    report = told(listing, tmp_path / "fp8-blocks", tmp_path)
-    left = {name for name in report["says"] if part in name}
-    assert len(left) == len(report["says"]) == (28 if "layers" in part else 48)
-    assert {*report["says"].values()} == {"numbers in A, codes in B: B's list of what to leave as it is may lack it"}
+    says = told(listing, tmp_path / "fp8-blocks", tmp_path)["says"]
+    assert len([name for name in says if re.search(part, name)]) == len(says) == left
+    assert {*says.values()} == {"numbers in A, codes in B: B's list of what to leave as it is may lack it"}
     of = examined(tmp_path / "fp8-blocks", listing, tmp_path, ids=tokens(32, 40))
-    assert of["blame"]["named"] == [f"weights-in-fp8(block=128) of {where}"]
+    assert of["blame"]["named"] == ([f"weights-in-fp8(block=128) of {where}"] if where else [])
+    if not where:
+        assert of["answer"] == "undecided"
+        assert "`moeparity weights`" in of["blame"]["would_decide"]
 
 
 @pytest.mark.parametrize("block", [128, 0])

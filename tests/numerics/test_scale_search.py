@@ -7,28 +7,20 @@ multiprocess dill xxhash pulp httpx` is enough for the others on a CPU.
 from __future__ import annotations
 
 import importlib
-import os
-import subprocess
-import sys
 import warnings
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from moeparity.inputs.weights.codes import E2M1
 from moeparity.numerics.bits import same_bits
 from moeparity.numerics.block_scales import FP4, INT4, Block, Grid, Magnitude
-from moeparity.numerics.quantised import Codes, quantised, to_codes
-from moeparity.numerics.scale_search import swept
+from moeparity.numerics.quantised import Codes, quantised
 
 FP8, INT8, BF16, FP32 = torch.float8_e4m3fn, torch.int8, torch.bfloat16, torch.float32
 SHRUNK, MULTIPLIED = Magnitude(way="shrunk"), Magnitude(way="multiplied")
-EXPANDED, SWEPT = Magnitude(way="expanded"), Magnitude(way="swept")
+EXPANDED = Magnitude(way="expanded")
 PLAIN: dict[str, Any] = {"scale": "fp32", "scale_by": "divided", "quotient": "divided", "floor": 0.0}
 BLOCKS: dict[str, Block] = {"block": (16, 16), "group": (1, 32), "channel": (1, 0), "tensor": (0, 0)}
 MORE: dict[str, dict[str, Any]] = {"block": {"block_structure": [16, 16]}, "group": {"group_size": 32}}
@@ -121,33 +113,39 @@ def plain(grid: torch.dtype, strategy: str, dtype: torch.dtype) -> Grid:
     return Grid(**PLAIN, dtype=grid, block=BLOCKS[strategy], full=True, arithmetic=dtype)
 
 
-def searching(grid: torch.dtype, strategy: str, dtype: torch.dtype) -> Grid:
-    return Grid(**PLAIN, dtype=grid, block=BLOCKS[strategy], full=True, arithmetic=dtype, magnitude=SHRUNK)
+def searching(grid: torch.dtype, strategy: str, dtype: torch.dtype, magnitude: Magnitude = SHRUNK) -> Grid:
+    return Grid(**PLAIN, dtype=grid, block=BLOCKS[strategy], full=True, arithmetic=dtype, magnitude=magnitude)
 
 
 @pytest.mark.parametrize("strategy", BLOCKS)
 @pytest.mark.parametrize("dtype", [BF16, FP32], ids=str)
 @pytest.mark.parametrize(("grid", "bits", "kind"), TYPES, ids=IDS)
+@pytest.mark.parametrize(
+    ("magnitude", "first", "count", "of", "patience"),
+    [(SHRUNK, 1.0, 20, 100, 5), (EXPANDED, 1.8, 111, 200, 1000)],
+    ids=["shrunk", "expanded"],
+)
 def test_the_search_by_shrinking_is_a_loop_over_functions_of_compressed_tensors(
-    strategy: str, dtype: torch.dtype, grid: torch.dtype, bits: int, kind: str
-) -> None:
+    strategy: str, dtype: torch.dtype, grid: torch.dtype, bits: int, kind: str, magnitude: Magnitude, first: float,
+    count: int, of: int, patience: int,
+) -> None:  # fmt: skip
     """Without llm-compressor: its loop written out, over the functions that it calls."""
     helpers = module_of("compressed_tensors.quantization.utils.helpers")
     forward = module_of("compressed_tensors.quantization.lifecycle.forward")
     weight, args = drawn(dtype, seed=1), arguments(strategy, bits, kind)
     of_token = args.model_copy(update={"strategy": "token"})
     blocks = blocks_of(weight, BLOCKS[strategy])[None]
-    least, most = blocks.amin((0, -1)), blocks.amax((0, -1))
+    least, most = blocks.amin((0, -1)) * first, blocks.amax((0, -1)) * first
     errors, chosen, waited = torch.full_like(least, torch.finfo(dtype).max), [least.clone(), most.clone()], 0
-    for step in range(20):
-        share = 1 - step / 100
+    for step in range(count):
+        share = 1 - step / of
         scales, zeros = helpers.calculate_qparams(least * share, most * share, args)
         numbers = forward.fake_quantize(blocks, scales.unsqueeze(-1), zeros.unsqueeze(-1), of_token).to(dtype)
         error = torch.sum((numbers - blocks).abs().pow(2.4), dim=(0, -1))
         better = error < errors
         if not bool(better.any()):
             waited += 1
-            if waited >= 5:
+            if waited >= patience:
                 break
             continue
         waited = 0
@@ -157,7 +155,7 @@ def test_the_search_by_shrinking_is_a_loop_over_functions_of_compressed_tensors(
             (most * share)[better],
         )
     scales, _ = helpers.calculate_qparams(*chosen, args)
-    assert_as_compressed(quantised(weight, searching(grid, strategy, dtype)), weight, scales, args)
+    assert_as_compressed(quantised(weight, searching(grid, strategy, dtype, magnitude)), weight, scales, args)
 
 
 @pytest.mark.parametrize("strategy", ["channel", "tensor"])
@@ -216,101 +214,6 @@ def test_percentiles_are_those_of_modelopt(strategy: str, percent: float) -> Non
     assert same_bits(ours.scales, torch.where(theirs == 0, 1.0, theirs / 448))
 
 
-@pytest.mark.parametrize("dtype", [BF16, FP32], ids=str)
-def test_two_levels_are_those_of_compressed_tensors(dtype: torch.dtype) -> None:
-    """Scales in fp8 over one for the tensor, and codes; a block of zeros has its least scale."""
-    helpers = module_of("compressed_tensors.quantization.utils.helpers")
-    forward = module_of("compressed_tensors.quantization.lifecycle.forward")
-    weight = drawn(dtype)
-    args = arguments("tensor_group", 4, "float", group_size=16, scale_dtype=FP8)
-    blocks = blocks_of(weight, (1, 16))
-    whole = helpers.generate_gparam(blocks.amin().reshape(1), blocks.amax().reshape(1))
-    scales, zeros = helpers.calculate_qparams(blocks.amin(-1), blocks.amax(-1), args, whole)
-    ours = quantised(weight, two_levels("two_levels_divided", dtype, Magnitude()))
-    assert same_bits(ours.scales, scales.float() / whole)
-    assert float(ours.scales.min() * whole) == 0.125
-    codes = forward.quantize(weight, scales, zeros, args, dtype=FP32, global_scale=whole)
-    assert same_bits(codes, ours.codes.float())
-
-
-def two_levels(scale: str, dtype: torch.dtype, magnitude: Magnitude) -> Grid:
-    made = {**PLAIN, "scale": scale}
-    return Grid(**made, dtype=FP4, block=(1, 16), full=True, arithmetic=dtype, magnitude=magnitude)
-
-
-@pytest.mark.parametrize("observer", ["MemorylessMSEObserver", "NVFP4ExpandedMSEObserver"])
-@pytest.mark.parametrize("dtype", [BF16, FP32], ids=str)
-def test_searches_of_two_levels_are_those_of_llm_compressor(observer: str, dtype: torch.dtype) -> None:
-    library = module_of("llmcompressor.observers.mse")
-    forward = module_of("compressed_tensors.quantization.lifecycle.forward")
-    weight = drawn(dtype)
-    args = arguments("tensor_group", 4, "float", group_size=16, scale_dtype=FP8)
-    observed = getattr(library, observer)("weight", args)
-    observed(weight)
-    theirs = observed.get_qparams()
-    way = EXPANDED if "Expanded" in observer else SHRUNK
-    ours = quantised(weight, two_levels("two_levels_divided", dtype, way))
-    assert same_bits(ours.scales, (theirs["scale"].float() / theirs["global_scale"]).view(ours.scales.shape))
-    zeros = torch.zeros_like(theirs["scale"])
-    codes = forward.quantize(weight, theirs["scale"], zeros, args, dtype=FP32, global_scale=theirs["global_scale"])
-    assert same_bits(codes, ours.codes.float())
-    assert not same_bits(ours.scales, quantised(weight, two_levels("two_levels_divided", dtype, Magnitude())).scales)
-
-
-@pytest.mark.parametrize("dtype", [BF16, FP32], ids=str)
-def test_two_levels_are_those_of_modelopt(dtype: torch.dtype) -> None:
-    tensors = module_of("modelopt.torch.quantization.qtensor.nvfp4_tensor").NVFP4QTensor
-    weight = drawn(dtype)
-    packed, scales, whole = tensors.quantize(weight.clone(), 16)
-    ours = quantised(weight, two_levels("two_levels", FP32, Magnitude()))
-    zero = blocks_of(weight, (1, 16)).abs().amax(-1) == 0  # a block of zeros has another scale where it is calibrated
-    assert bool(zero.any())
-    assert same_bits(ours.scales[~zero], (scales.float() * whole)[~zero])
-    numbers = torch.tensor([*E2M1])
-    pairs = packed._quantized_data.int()
-    codes = numbers[torch.stack([pairs & 15, pairs >> 4], -1).flatten(-2)]
-    assert torch.equal(codes, ours.codes)  # -0.0 and 0.0 are the same number
-
-
-def rounded_to_fp4(x: Tensor, amax: Tensor) -> Tensor:
-    """ModelOpt's static rounding, whose kernel needs a GPU: numbers over amax / 6, to the nearest code and back."""
-    scale = amax.view(-1, 1) / 6
-    scale = torch.where(scale == 0, 1.0, scale)
-    return to_codes(x.float() / scale, FP4) * scale
-
-
-@pytest.mark.parametrize("dtype", [BF16, FP32], ids=str)
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_sweep_of_two_levels_is_that_of_modelopt(dtype: torch.dtype, seed: int) -> None:
-    """Its calibrator with a rounding written here, since its own needs a GPU."""
-    calibration = module_of("modelopt.torch.quantization.calib.mse")
-    weight = drawn(dtype, seed)
-    blocks = blocks_of(weight, (1, 16)).reshape(-1, 16)
-    largest = blocks.abs().amax(-1).float()
-    search = calibration.NVFP4MSECalibrator(largest, global_amax=largest.max(), axis=0, quant_func=rounded_to_fp4)
-    search.collect(blocks)
-    theirs = search.compute_amax()
-    grid = two_levels("two_levels", FP32, SWEPT)
-    ours = quantised(weight, grid)
-    stored = (theirs / 6 * 448 / (largest.max() / 6)).clamp(2**-9, 448).to(FP8).float()
-    assert same_bits(ours.scales.flatten(), stored * (largest.max() / (6 * 448)))
-    assert not same_bits(ours.scales, quantised(weight, two_levels("two_levels", FP32, Magnitude())).scales)
-
-
-def test_the_sweep_of_two_levels_is_that_of_modelopts_kernel(tmp_path: Path) -> None:
-    """Its Triton kernel, which it runs on a GPU, in Triton's interpreter."""
-    for library in ("triton", "modelopt"):
-        module_of(library)
-    for dtype in (BF16, FP32):
-        blocks = blocks_of(drawn(dtype, seed=3), (1, 16))
-        save_file({"blocks": blocks.reshape(-1, 16).contiguous()}, tmp_path / "blocks.safetensors")
-        command = [sys.executable, "-m", "tests.numerics.modelopt_sweep", "blocks.safetensors", "out.safetensors"]
-        paths = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
-        subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths}, check=True)
-        theirs = load_file(tmp_path / "out.safetensors")["magnitudes"]
-        assert same_bits(swept(blocks, 6.0, partial(to_codes, dtype=FP4)).flatten(), theirs)
-
-
 @pytest.mark.parametrize("mode", ["FLOOR", "CEIL", "EVEN", "RCEIL"])
 @pytest.mark.parametrize("dtype", [BF16, FP32], ids=str)
 def test_powers_of_two_are_those_of_torchao(mode: str, dtype: torch.dtype) -> None:
@@ -343,11 +246,3 @@ def test_a_search_keeps_nans_apart_and_takes_blocks_cut_short(magnitude: Magnitu
     alone = quantised(weight[5:6], grid)
     if magnitude not in (SHRUNK, EXPANDED):  # whose patience is that of all blocks
         assert same_bits(alone.multiplied_out(), numbers[5:6])
-
-
-def test_a_nan_is_everywhere_where_scales_have_two_levels() -> None:
-    weight = drawn(FP32)
-    weight[0, 0] = torch.nan
-    for scale, magnitude in (("two_levels", SWEPT), ("two_levels", Magnitude()), ("fp32", SWEPT)):
-        grid = Grid(**{**PLAIN, "scale": scale}, dtype=FP4, block=(1, 16), magnitude=magnitude)
-        assert bool(quantised(weight, grid).multiplied_out().isnan().all())

@@ -22,11 +22,11 @@ _BINS = 2048
 
 class Steps(NamedTuple):
     """How a search by shrinking goes: it begins with `first` times the largest magnitude, takes 1 / `of` of that away
-    in each of `count` steps, and ends when no block has become better `patience` times in a row.
+    `times` times in steps, and ends when no block has become better `patience` times in a row.
     """
 
     first: float
-    count: int
+    times: int
     of: float
     patience: int
 
@@ -46,7 +46,7 @@ def shrunk(blocks: Tensor, largest: Tensor, on_grid: Rounded, steps: Steps) -> T
     largest, waited = largest * steps.first, 0
     chosen = largest.clone()
     least = torch.full_like(largest, torch.finfo(largest.dtype).max)
-    for step in range(steps.count):
+    for step in range(steps.times):
         smaller = largest * (1 - step / steps.of)
         error = (on_grid(smaller) - blocks).abs().pow(_NORM).unsqueeze(0).sum((0, -1))
         better = error < least

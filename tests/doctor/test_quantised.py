@@ -81,7 +81,7 @@ def examined(faulty: Path, right: Path, out: Path, *options: str | Path, ids: Te
     return command(path, right, "--sampler", "hf-default", *options, out=out / "out.json")
 
 
-def told(a: Path, b: Path, out: Path) -> dict[str, Any]:
+def weights_report(a: Path, b: Path, out: Path) -> dict[str, Any]:
     """What `moeparity weights` tells of two checkpoints."""
     done = alone("weights", a, b, "--json", out / "weights.json")
     assert done.returncode in {0, 1}, done.stderr
@@ -146,7 +146,7 @@ def test_wrong_scales_are_named_from_files(
     if form == "int4-packed" and "size" in fault:
         wrong, words = edited(lambda s: s[:, torch.arange(s.shape[1]) // 2]), words.replace("32 x", "1 x")
     faulty = planted(right[form], tmp_path / "faulty", PLACES[where], wrong)
-    beside_numbers, beside_codes = (told(each, faulty, tmp_path) for each in (fewer, right[form]))
+    beside_numbers, beside_codes = (weights_report(each, faulty, tmp_path) for each in (fewer, right[form]))
     layers = 1 if where == "in one layer" else 2
     weights = (4 + 8 * 3) * layers
     assert (beside_numbers["exit"], len(beside_numbers["says"])) == (1, weights)
@@ -182,7 +182,7 @@ def without_codes(right: Path, source: Path, folder: Path, part: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("part", "left", "where"),
+    ("part", "absent", "where"),
     [
         (r"layers\.1", 28, "layer 1, what is to stay as it is"),
         (r"layers\.1|layers\.0\.(mlp|self_attn\.[kvo])", 55, "what is to stay as it is"),
@@ -191,15 +191,15 @@ def without_codes(right: Path, source: Path, folder: Path, part: str) -> Path:
     ids=[*PLACES, "experts of all layers"],
 )
 def test_what_a_list_of_modules_to_leave_lacks_is_named(
-    fewer: Path, tmp_path: Path, part: str, left: int, where: str
+    fewer: Path, tmp_path: Path, part: str, absent: int, where: str
 ) -> None:
     """The server quantises what the checkpoint has as it was: a layer, both but for one projection, or experts alone,
     which makes hardly more than noise: nothing is named, and what would tell is the files.
     """
     quantise(fewer, FORMATS["fp8-blocks"], tmp_path / "fp8-blocks", 128)
     listing = without_codes(tmp_path / "fp8-blocks", fewer, tmp_path / "listing", part)
-    says = told(listing, tmp_path / "fp8-blocks", tmp_path)["says"]
-    assert len([name for name in says if re.search(part, name)]) == len(says) == left
+    says = weights_report(listing, tmp_path / "fp8-blocks", tmp_path)["says"]
+    assert len([name for name in says if re.search(part, name)]) == len(says) == absent
     assert {*says.values()} == {"numbers in A, codes in B: B's list of what to leave as it is may lack it"}
     of = examined(tmp_path / "fp8-blocks", listing, tmp_path, ids=tokens(32, 40))
     assert of["blame"]["named"] == ([f"weights-in-fp8(block=128) of {where}"] if where else [])
@@ -218,7 +218,7 @@ def test_routers_that_went_through_fp8_are_named_from_files(right: dict[str, Pat
     save_file(tensors, faulty / FILE, {"format": "pt"})
     blocks = "each 128 x 128 numbers" if block else "all numbers"
     says = f"A's numbers after fp8 with a scale for {blocks}: B's list of what to leave as it is may lack it"
-    report = told(right["fp8-blocks"], faulty, tmp_path)
+    report = weights_report(right["fp8-blocks"], faulty, tmp_path)
     # A router of 8 x 48 numbers lies in one block.
     assert {*report["says"].values()} == {says.replace("all numbers", "each 128 x 128 numbers")}
     assert [*report["says"]] == [f"model.layers.{layer}.mlp.gate.weight" for layer in (0, 1)]
@@ -247,8 +247,8 @@ def test_amaxes_that_an_update_left_behind_are_named(fewer: Path, tmp_path: Path
     fields = json.loads((fewer / "config.json").read_text())
     fields["quantization_config"] = {"quant_method": "fp8", "activation_scheme": "dynamic"}
     (tmp_path / "codes" / "config.json").write_text(json.dumps(fields))
-    report = told(fewer, tmp_path / "codes", tmp_path)
+    report = weights_report(fewer, tmp_path / "codes", tmp_path)
     assert (report["exit"], report["rounded"]) == (0, sum("scale" in name for name in codes))
     (aside,) = report["aside"]
     assert "scales that are not of the largest numbers there. They are of earlier weights (a stale amax" in aside
-    assert told(fewer, fewer, tmp_path)["aside"] == []
+    assert weights_report(fewer, fewer, tmp_path)["aside"] == []

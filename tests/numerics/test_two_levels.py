@@ -56,8 +56,8 @@ def test_two_levels_are_those_of_compressed_tensors(dtype: torch.dtype) -> None:
 
 
 def two_levels(scale: str, dtype: torch.dtype, magnitude: Magnitude) -> Grid:
-    made = {**PLAIN, "scale": scale}
-    return Grid(**made, dtype=FP4, block=(1, 16), full=True, arithmetic=dtype, magnitude=magnitude)
+    settings = {**PLAIN, "scale": scale}
+    return Grid(**settings, dtype=FP4, block=(1, 16), full=True, arithmetic=dtype, magnitude=magnitude)
 
 
 @pytest.mark.parametrize("observer", ["MemorylessMSEObserver", "NVFP4ExpandedMSEObserver"])
@@ -111,18 +111,18 @@ def nearest(x: np.ndarray[Any, Any], numbers: np.ndarray[Any, Any]) -> np.ndarra
 @pytest.mark.parametrize("dtype", [BF16, FP32], ids=str)
 def test_two_levels_number_by_number(dtype: torch.dtype, magnitude: Magnitude) -> None:
     """Without ModelOpt: each product, quotient and sum in fp32."""
-    weight, codes, one = drawn(dtype, seed=4), np.array(E2M1[:8]), np.float32
+    weight, codes, fp32 = drawn(dtype, seed=4), np.array(E2M1[:8]), np.float32
     blocks = blocks_of(weight, (1, 16)).float().abs().numpy()
     whole, largest = blocks.max(), blocks.max(-1)
     if magnitude == SWEPT:
-        candidates = (OF_E4M3[1:].astype(one) / one(448)) * whole
-        scales = candidates / one(6)
+        candidates = (OF_E4M3[1:].astype(fp32) / fp32(448)) * whole
+        scales = candidates / fp32(6)
         sizes = (blocks[..., None, :] / scales[:, None]).clip(max=6)
-        errors = (nearest(sizes, codes.astype(one)) * scales[:, None] - blocks[..., None, :]) ** 2
+        errors = (nearest(sizes, codes.astype(fp32)) * scales[:, None] - blocks[..., None, :]) ** 2
         largest = candidates[errors.sum(-1).argmin(-1)]
-    by_code = np.where(largest == 0, one(1), largest / one(6))
-    stored = nearest((by_code * one(448) / (whole / one(6))).clip(2**-9, 448), OF_E4M3).astype(one)
-    expected = stored * (whole / one(6 * 448))
+    by_code = np.where(largest == 0, fp32(1), largest / fp32(6))
+    stored = nearest((by_code * fp32(448) / (whole / fp32(6))).clip(2**-9, 448), OF_E4M3).astype(fp32)
+    expected = stored * (whole / fp32(6 * 448))
     ours = quantised(weight, two_levels("two_levels", FP32, magnitude))
     assert same_bits(ours.scales, torch.from_numpy(expected))
     numbers = weight.float().numpy() / expected.repeat(16, 1)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from moeparity.evidence.weights.report import Finding
-from moeparity.evidence.weights.scales import ROUNDED, Fit, changed, fit, holds, in_numbers, named, room
+from moeparity.evidence.weights.scales import ROUNDED, Fit, changed, fit, holds, in_numbers, mistake_of, room
 from moeparity.inputs.weights.checkpoint import Checkpoint
 from moeparity.inputs.weights.codes import E2M1, nearest_codes
 from moeparity.inputs.weights.packed import by_matrix, codes_and_scales, factors, spread, unpacked
@@ -209,7 +209,7 @@ def _of_matrix(weight: Tensor, parts: dict[str, Tensor], packed: Packed, side: s
     within = room(best, weight.numel())
     if bool((best.scales.nan_to_num() != 0).any()) and not holds(scales, best.scales, within):
         rounding = _OF_E4M3 if packed.form.second else 0.0
-        says = named(scales, best.scales, whole, within + rounding, packed.block, side)
+        says = mistake_of(scales, best.scales, whole, within + rounding, packed.block, side)
         return ("scales", says) if says else ("unfit", in_numbers(scales, best.scales, within, side))
     share = float(off.double().mean())
     part = f"{share:.1%}" if share > _LEAST else "less than 0.1%"

@@ -62,11 +62,11 @@ def room(of: Fit, numbers: int) -> float:
 
 def holds(scales: Tensor, others: Tensor, within: float) -> bool:
     """Whether scales are these others, in nearly all blocks of which these are known."""
-    ratios = (scales / others.float())[_known(others)]
+    ratios = (scales / others.float())[_with_codes(others)]
     return ratios.numel() > 0 and bool(((ratios - 1).abs() < within).double().mean() >= _MOST)
 
 
-def _known(best: Tensor) -> Tensor:
+def _with_codes(best: Tensor) -> Tensor:
     """bool: the blocks whose best scale is known, since some of their codes are not 0."""
     return best.isfinite() & (best != 0)
 
@@ -107,7 +107,7 @@ def _changed(ours: Tensor, theirs: Tensor, block: Block) -> str:
     return f"A's scales times {float(ratios.median()):.4g}" if is_one else ""
 
 
-def named(scales: Tensor, best: Tensor, whole: float, within: float, block: Block, side: str) -> str:
+def mistake_of(scales: Tensor, best: Tensor, whole: float, within: float, block: Block, side: str) -> str:
     """Which mistake made scales of the best ones for a side's numbers; empty if none of those that have a name. whole:
     what scales have of one for the whole tensor.
     """
@@ -115,7 +115,7 @@ def named(scales: Tensor, best: Tensor, whole: float, within: float, block: Bloc
     for words, others, times in _mistaken(best / whole, block):
         if holds(scales / whole, torch.where(best != 0, others, torch.nan), within * times):
             return f"{instead}: {words}"
-    middle = float((scales / best)[_known(best)].median())
+    middle = float((scales / best)[_with_codes(best)].median())
     if not holds(scales, best * middle, within):
         return ""
     if whole != 1 and abs(middle / whole**2 - 1) < within:
@@ -125,7 +125,7 @@ def named(scales: Tensor, best: Tensor, whole: float, within: float, block: Bloc
 
 def in_numbers(scales: Tensor, best: Tensor, within: float, side: str) -> str:
     """How far scales lie from the best ones for a side's numbers."""
-    ratios = (scales / best.float())[_known(best)]
+    ratios = (scales / best.float())[_with_codes(best)]
     unfit = float(((ratios - 1).abs() >= within).double().mean())
     low, high = (float(ratios.quantile(part)) for part in (0.05, 0.95))
     return f"its scales do not fit {side}'s numbers in {unfit:.0%} of the blocks: {low:.3g} to {high:.3g} times these"

@@ -21,8 +21,8 @@ _BINS = 2048
 
 
 class Steps(NamedTuple):
-    """How a search by shrinking goes: it begins with `first` times the largest magnitude, takes 1 / `of` of that away
-    `times` times in steps, and ends when no block has become better `patience` times in a row.
+    """How a search by shrinking goes: it tries `times` multiples of the largest magnitude, from `first` times it down in
+    steps of `first` / `of`, and ends when no block has become better `patience` times in a row.
     """
 
     first: float

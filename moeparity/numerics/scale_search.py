@@ -21,7 +21,7 @@ _BINS = 2048
 
 
 class Steps(NamedTuple):
-    """How a search by shrinking goes: it tries `times` multiples of the largest magnitude, from `first` times it down in
+    """How a search by shrinking goes: it tries `times` multiples of the largest magnitude, from `first` times it in
     steps of `first` / `of`, and ends when no block has become better `patience` times in a row.
     """
 

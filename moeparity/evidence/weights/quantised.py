@@ -105,12 +105,13 @@ def explain_codes(a: Checkpoint, b: Checkpoint, pairs: Mapping[str, list[Finding
         values, scales = packed.tensors["values"], packed.tensors["scales"]
         if not pairs.get(scales) and _is_unknown(pairs.get(values)):
             pairs[values][:] = [replace(pairs[values][0], says="other codes, under the scales that A has")]
-        elif _is_unknown(pairs.get(scales), *NO_CAUSE):
-            (finding,) = pairs[scales]
-            ours, theirs = (factors(side.stored_tensor(scales), None, divides=False).float() for side in (a, b))
-            says = changed(ours, theirs, packed.block) or finding.says
-            codes = "" if pairs.get(values) else ", for the codes that A has"
-            pairs[scales][:] = [replace(finding, says=f"{says}{codes}")]
+        for name in (packed.tensors[role] for role in ("scales", "second") if role in packed.tensors):
+            if _is_unknown(pairs.get(name), *NO_CAUSE):
+                (finding,) = pairs[name]
+                ours, theirs = (factors(side.stored_tensor(name), None, divides=False).float() for side in (a, b))
+                says = changed(ours, theirs, packed.block) or finding.says
+                codes = "" if pairs.get(values) else ", for the codes that A has"
+                pairs[name][:] = [replace(finding, says=f"{says}{codes}")]
 
 
 def _is_unknown(findings: list[Finding] | None, *beside: str) -> bool:

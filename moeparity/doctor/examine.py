@@ -215,8 +215,9 @@ def _suspects(case: Case) -> list[Suspect]:
 
 
 def _families(case: Case) -> Iterator[Family]:
-    tokens = case.of_log.tokens
-    return families(case.bench.model.graph, tokens.input_ids.shape[1], padded=tokens.pads > 0)
+    tokens, model = case.of_log.tokens, case.bench.model
+    length, padded = tokens.input_ids.shape[1], tokens.pads > 0
+    return families(model.graph, length, padded=padded, unquantised=model.unquantised)
 
 
 def _parts_of_best(

@@ -15,16 +15,18 @@ _OF_LAYER = {"weights": "weights-of-another-layer", "scales": "scales-of-another
 _PERMUTED = "experts-permuted"
 _RANKS = (2, 4, 8)
 """Numbers of ranks over which a placement may deal its experts."""
+_PAIR = 2
 _MOST_NODES = 100
 """If more nodes than this have weights, only whole layers are tried; the parts of the best follow."""
 
 
 def misplaced(graph: Graph) -> Iterator[Hypothesis]:
-    """Each layer, and in a small model each node, with the weights of a neighbouring layer, or with its scales; experts
-    in other orders.
+    """Each layer, and in a small model each node, with the weights of a neighbouring layer, or with its scales; all of
+    them with those of the layer before, or of the one behind; experts in other orders.
     """
     for of in _OF_LAYER:
         yield from _of_layers(graph, of)
+        yield from _of_all(graph, of)
     yield from _permuted(graph)
 
 
@@ -37,6 +39,24 @@ def _of_layers(graph: Graph, of: str) -> Iterator[Hypothesis]:
                 yield _hypothesis(of, f"layer {layer}", of_layer, source)
             if len(nodes) <= _MOST_NODES:
                 yield from (_hypothesis(of, node.name, [node], source) for node in of_layer)
+
+
+def _of_all(graph: Graph, of: str) -> Iterator[Hypothesis]:
+    """A number of layers that is off by one; of two layers only one has a neighbour on that side."""
+    if graph.whole.layers <= _PAIR:
+        return
+    fault = shipped_faults()[_OF_LAYER[of]]
+    for side, step in (("before", -1), ("behind", 1)):
+        plants = [
+            Plant(node=node.name, fault=fault, values=(("layer", node.layer + step),))
+            for node in graph.nodes
+            if node.layer is not None
+            and can_have(graph, node, fault.name)
+            and _is_there(graph, node, node.layer + step)
+        ]
+        if plants:
+            words = f"{of} of the layer {side} in every layer that has one there"
+            yield Hypothesis(name=words, says=f"has the {words}", change=OF_WEIGHTS, plants=tuple(plants), plainness=1)
 
 
 def _is_there(graph: Graph, node: Node, layer: int) -> bool:

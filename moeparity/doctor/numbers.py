@@ -5,7 +5,7 @@ solved for.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from moeparity.doctor.hypotheses import Hypothesis, Number, Plant, groups, nodes_of
@@ -45,6 +45,10 @@ _BY_LAYER = ("scales-scaled", "scales-of-another-size")
 """The faults that are planted in one layer at a time too: what is too large in one may look like too little before it,
 so that the number that leads in all layers is the wrong one for each; and wrong scales of one layer need not look like
 those of all.
+"""
+_ROUNDED, _LEFT = "weights-in-fp8", "what is to stay as it is"
+"""The fault that, where a checkpoint is quantised, is tried at the weights that it leaves as they are: a module that a
+side's list of these lacks.
 """
 
 
@@ -105,8 +109,12 @@ def _text(number: Value) -> str:
     return f"{number:.4g}" if isinstance(number, float) and number != round(number, 12) else written(number)
 
 
-def families(graph: Graph, length: int, *, padded: bool) -> Iterator[Family]:
-    """Each fault with one open number, for a model and sequences of at most `length` tokens, some of them `padded`."""
+def families(
+    graph: Graph, length: int, *, padded: bool, unquantised: Collection[str] | None = None
+) -> Iterator[Family]:
+    """Each fault with one open number, for a model and sequences of at most `length` tokens, some of them `padded`.
+    unquantised: the nodes of a quantised checkpoint whose weights it leaves as they are; None: it is not quantised.
+    """
     width = next((int(node.params["dim"]) for node in graph.nodes if "dim" in node.params), 0)
     groups: dict[tuple[str, str], list[Node]] = {}
     for node in graph.nodes:
@@ -114,10 +122,10 @@ def families(graph: Graph, length: int, *, padded: bool) -> Iterator[Family]:
             if fault.name in LEFT_OUT or (fault.name == _OF_PADDING and not padded):
                 continue
             if _open_number(fault) is not None:
-                of = role(node.name) if fault.name == _BY_ROLE else ""
-                groups.setdefault((fault.name, of), []).append(node)
-                if fault.name in _BY_LAYER and node.layer is not None:
-                    groups.setdefault((fault.name, f"layer {node.layer}"), []).append(node)
+                for of in _places(fault.name, node, unquantised):
+                    groups.setdefault((fault.name, of), []).append(node)
+    if any(nodes == groups.get((_ROUNDED, _LEFT)) for (_, of), nodes in groups.items() if of != _LEFT):
+        del groups[_ROUNDED, _LEFT]
     for (name, of), nodes in groups.items():
         fault = shipped_faults()[name]
         free = _open_number(fault)
@@ -129,6 +137,17 @@ def families(graph: Graph, length: int, *, padded: bool) -> Iterator[Family]:
             names = tuple(node.name for node in nodes)
             reading = Alone() if name == _CAPACITY else None
             yield Family(fault=fault, nodes=names, free=free, nominal=nominal, grid=grid, of=of, reading=reading)
+
+
+def _places(fault: str, node: Node, unquantised: Collection[str] | None) -> Iterator[str]:
+    """The groups of nodes at which a fault is tried with a number, of those that a node is one of."""
+    if fault == _ROUNDED and unquantised is not None:
+        if node.name in unquantised:
+            yield from (_LEFT, f"layer {node.layer}, {_LEFT}")
+        return
+    yield role(node.name) if fault == _BY_ROLE else ""
+    if fault in _BY_LAYER and node.layer is not None:
+        yield f"layer {node.layer}"
 
 
 def _open_number(fault: Fault) -> str | None:

@@ -56,6 +56,15 @@ class Model:
         return source.formats if isinstance(source, Checkpoint) else ()
 
     @property
+    def unquantised(self) -> frozenset[str] | None:
+        """The nodes with weights of which none is quantised; None if no weight of the checkpoint is."""
+        if not self.formats:
+            return None
+        entries = self.weights.checkpoint.entries
+        names = {node.name: [name for ref in node.weights.values() for name in ref.names] for node in self.graph.nodes}
+        return frozenset(node for node, tensors in names.items() if not any(entries[name].packed for name in tensors))
+
+    @property
     def device(self) -> torch.device:
         """The device of the weights and of the run."""
         return self.weights.device

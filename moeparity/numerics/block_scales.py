@@ -24,12 +24,17 @@ _FRACTIONS = {torch.float8_e4m3fn: 3, torch.int8: 6, INT4: 2, FP4: 1}
 """The fraction bits of the largest code."""
 _FRACTION_OF_FP32 = 23
 _LEAST_POWER: Final = 2.0**-126
+TWO_LEVELS, TWO_LEVELS_DIVIDED = "two_levels", "two_levels_divided"
+"""Scales of NVFP4: a number of fp8_e4m3 for each block times one of fp32 for the tensor, or divided by one."""
+_OF_SCALES, _LEAST_SCALE, _FOR_ZERO = 448.0, 2.0**-9, 0.125
+"""The largest and the least number of fp8_e4m3; what compressed-tensors takes for a scale that is 0 there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Magnitude:
-    """Which number stands for the largest of a block. way: `largest`, times `number`; `shrunk` or `multiplied`, which
-    search (`moeparity.numerics.scale_search`); `percentile`, which `number` is; or `given`, `number` itself.
+    """Which number stands for the largest of a block. way: `largest`, times `number`; `shrunk`, `expanded`,
+    `multiplied` or `swept`, which search (`moeparity.numerics.scale_search`); `percentile`, which `number` is; or
+    `given`, `number` itself.
     """
 
     way: str = "largest"
@@ -40,11 +45,11 @@ class Magnitude:
 class Grid:
     """How numbers are rounded to codes.
 
-    dtype: of a code, one of `LARGEST`. block: what shares a scale. scale: `fp32`, or a way to a power of two,
-    `ue8m0`, `ue8m0_floor`, `ue8m0_ceil`, `ue8m0_even` or `ue8m0_even_fp4`. scale_by: `divided`, `reciprocal`, of the
-    largest code, or `inverted`, 1 / (largest code / magnitude). quotient: `divided`, `reciprocal` or `from_largest`.
-    floor: a magnitude below it counts as this. full: whole numbers have half their range, 127.5 or 7.5, for largest
-    code. arithmetic: in which dtype scales and quotients are computed.
+    dtype: of a code, one of `LARGEST`. block: what shares a scale. scale: `fp32`; a way to a power of two, `ue8m0`,
+    `ue8m0_floor`, `ue8m0_ceil`, `ue8m0_even` or `ue8m0_even_fp4`; `two_levels` or `two_levels_divided`. scale_by:
+    `divided`, `reciprocal`, of the largest code, or `inverted`, 1 / (largest code / magnitude). quotient: `divided`,
+    `reciprocal` or `from_largest`. floor: a magnitude below it counts as this. full: whole numbers have half their
+    range, 127.5 or 7.5, for largest code. arithmetic: in which dtype scales and quotients are computed.
     """
 
     dtype: torch.dtype
@@ -64,8 +69,12 @@ class Grid:
         return LARGEST[self.dtype] + (_HALF if whole and self.full else 0)
 
 
-def scales_of(magnitudes: Tensor, grid: Grid) -> Tensor:
-    """The scales of blocks with these magnitudes, none below the floor, in their dtype; 1 where a magnitude is 0."""
+def scales_of(magnitudes: Tensor, grid: Grid, whole: Tensor) -> Tensor:
+    """The scales of blocks with these magnitudes, none below the floor, in their dtype, of two levels in fp32; 1 where
+    a magnitude is 0. whole: the largest magnitude of the tensor, [].
+    """
+    if grid.scale in (TWO_LEVELS, TWO_LEVELS_DIVIDED):
+        return _of_two_levels(magnitudes, grid, whole)
     top = torch.full_like(magnitudes, grid.top)
     if grid.scale not in ("fp32", "ue8m0"):
         scales = _power_of_magnitude(magnitudes.float(), grid).to(magnitudes.dtype)
@@ -76,6 +85,26 @@ def scales_of(magnitudes: Tensor, grid: Grid) -> Tensor:
     if grid.scale == "ue8m0":
         scales = raised_to_power(scales.float()).to(magnitudes.dtype)
     return torch.where(magnitudes == 0, 1.0, scales)
+
+
+def _of_two_levels(magnitudes: Tensor, grid: Grid, whole: Tensor) -> Tensor:
+    """Scales that are numbers of fp8_e4m3 on a scale of the tensor, fp32.
+
+    `two_levels`: times the tensor's magnitude / (largest code * 448); a block's is at least 2^-9, and of zeros 1 before
+    it is put on that scale (ModelOpt 0.47.0, quantization/qtensor/nvfp4_tensor.py
+    get_weights_scaling_factor_from_quantizer). `two_levels_divided`: over 448 * largest code / the largest of the
+    magnitudes that were chosen, with 1/8 for a block's that is 0 (compressed-tensors 0.20.1,
+    quantization/utils/helpers.py generate_gparam, calculate_qparams).
+    """
+    by_code = magnitudes / grid.top
+    if grid.scale == TWO_LEVELS:
+        by_code = torch.where(by_code == 0, 1.0, by_code.float())
+        stored = (by_code * _OF_SCALES / (whole.float() / grid.top)).clamp(_LEAST_SCALE, _OF_SCALES)
+        return stored.to(torch.float8_e4m3fn).float() * (whole.float() / (grid.top * _OF_SCALES))
+    largest = magnitudes.max().clamp(min=torch.finfo(magnitudes.dtype).tiny)
+    factor = (_OF_SCALES * grid.top / largest).nan_to_num(nan=1.0, posinf=1.0).float()
+    stored = (factor * by_code.float()).clamp(max=_OF_SCALES).to(torch.float8_e4m3fn).float()
+    return torch.where(stored == 0, _FOR_ZERO, stored) / factor
 
 
 def factors_of(magnitudes: Tensor, grid: Grid) -> Tensor:

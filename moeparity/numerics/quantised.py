@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 
-from moeparity.numerics.block_scales import FP4, INT4, Block, Grid, factors_of, scales_of
+from moeparity.numerics.block_scales import (
+    FP4,
+    INT4,
+    TWO_LEVELS,
+    TWO_LEVELS_DIVIDED,
+    Block,
+    Grid,
+    factors_of,
+    scales_of,
+)
 from moeparity.numerics.fma import fma
 from moeparity.numerics.rounding import add, rounded
-from moeparity.numerics.scale_search import multiplied, percentile, shrunk
+from moeparity.numerics.scale_search import STEPS, multiplied, percentile, shrunk, swept
 
 Tensor = torch.Tensor
 Product = Callable[[Tensor, Tensor], Tensor]
@@ -48,8 +57,9 @@ def quantised(x: Tensor, grid: Grid) -> Codes:
     """
     rows, columns = x.shape
     block = (grid.block[0] or max(rows, 1), grid.block[1] or max(columns, 1))
-    magnitudes = _at_least(_magnitudes(_blocks(x, block), grid), grid)
-    scales = scales_of(magnitudes, grid)
+    blocks = _blocks(x, block)
+    magnitudes = _at_least(_magnitudes(blocks, grid), grid)
+    scales = scales_of(magnitudes, grid, blocks.abs().max())
     codes = _codes(x.to(grid.arithmetic), magnitudes, scales, grid, partial(_spread, block=block, shape=x.shape))
     return Codes(codes, scales.float(), block)
 
@@ -60,6 +70,8 @@ def _magnitudes(blocks: Tensor, grid: Grid) -> Tensor:
     wide = blocks.to(grid.arithmetic)
     if way == "multiplied":
         return multiplied(blocks, grid.dtype).to(wide.dtype)
+    if way == "swept":
+        return swept(blocks, grid.top, partial(to_codes, dtype=grid.dtype)).to(wide.dtype)
     if way == "percentile":
         return percentile(blocks, number).to(wide.dtype)
     largest = wide.abs().amax(-1)
@@ -68,13 +80,16 @@ def _magnitudes(blocks: Tensor, grid: Grid) -> Tensor:
     if way == "largest":
         return largest if number == 1 else largest * number
 
+    # llm-compressor searches before there is a scale of the tensor.
+    one_level = replace(grid, scale="fp32") if grid.scale in (TWO_LEVELS, TWO_LEVELS_DIVIDED) else grid
+
     def on_grid(magnitudes: Tensor) -> Tensor:
         magnitudes = _at_least(magnitudes, grid)
-        scales = scales_of(magnitudes, grid)
-        codes = _codes(wide, magnitudes, scales, grid, _of_each)
+        scales = scales_of(magnitudes, one_level, largest.max())
+        codes = _codes(wide, magnitudes, scales, one_level, _of_each)
         return codes.to(wide.dtype) * _of_each(scales)
 
-    return shrunk(wide, largest, on_grid)
+    return shrunk(wide, largest, on_grid, STEPS[way])
 
 
 def _at_least(magnitudes: Tensor, grid: Grid) -> Tensor:

@@ -25,7 +25,7 @@ from moeparity.ops.declaration import Cut, Op, Parameter, Refusals, Role, Tokens
 from moeparity.ops.kv_cache import COMPUTED, LAYOUT, READ_AS_STORED, own_keys
 from moeparity.ops.memory import Memory, Shapes
 from moeparity.ops.placement import BLOCKS, TENSOR, cut, refuse_pieces
-from moeparity.ops.quantised import BY_TOKEN, OF_WEIGHT
+from moeparity.ops.quantised import BY_TOKEN, BY_TOKEN_OR_HISTORY, OF_WEIGHT
 
 _ABSORBED = {"projection": ("absorbed",)}
 _EXPANDED = {"projection": ("expanded",)}
@@ -109,7 +109,7 @@ MLA_EXPAND = Op(
         ),
         _ORDER,
         replace(linear.ROWS, when={KV_B_ORDER: (NATIVE,)}),
-        *BY_TOKEN,
+        *BY_TOKEN_OR_HISTORY,
         own_keys("a step expands the latents of its own tokens as stored; or as they were computed", "own_latent"),
         TENSOR,
         BLOCKS,

@@ -7,7 +7,7 @@ or 32 bits, activations as it does in every step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import gcd, inf
 from typing import Any, Final
@@ -19,6 +19,7 @@ from moeparity.ops.declaration import Op
 from moeparity.ops.scale_choices import (
     ACTIVATION_SCALES,
     ACTIVATIONS,
+    DELAYED,
     GROUP,
     MULTIPLIED,
     OF_ACTIVATIONS,
@@ -120,22 +121,31 @@ def _cited(choice: Attribute) -> Attribute:
 QUANTISED = tuple(_cited(choice) for choice in _UNCITED)
 """The choices of a GEMM in 8 bits."""
 
-BY_TOKEN = tuple(
-    _cited(
-        replace(
-            ACTIVATION_SCALES,
-            values=(GROUP, TOKEN, STATIC),
-            sources={STATIC: ACTIVATION_SCALES.sources[STATIC]},
-            says="each token has a scale for every `activation_group` of inputs, or one; or all have that of the "
-            "checkpoint, the largest `input_scale` of the layer's experts, gate and up together",
-        )
-    )
-    if choice.name == ACTIVATION_SCALES.name
-    else choice
-    for choice in QUANTISED
-    if choice.name != "activation_amax"
-)
-"""The same where tokens go to different weights, none has a scale that goes by others, and one history is not all."""
+
+def _by_token(*more: str) -> Iterator[Attribute]:
+    """The choices of a GEMM in which no token has a scale that goes by others. more: ways to a scale of activations
+    beside those of all such GEMMs.
+    """
+    before = ", or that of `activation_amax`, which earlier steps left" if DELAYED in more else ""
+    for choice in QUANTISED:
+        if choice.name == ACTIVATION_SCALES.name:
+            yield _cited(
+                replace(
+                    ACTIVATION_SCALES,
+                    values=(GROUP, TOKEN, STATIC, *more),
+                    sources={way: ACTIVATION_SCALES.sources[way] for way in (STATIC, *more)},
+                    says="each token has a scale for every `activation_group` of inputs, or one; or all have that of "
+                    f"the checkpoint, the largest `input_scale` of the layer's experts, gate and up together{before}",
+                )
+            )
+        elif choice.name != "activation_amax" or DELAYED in more:
+            yield choice
+
+
+BY_TOKEN = tuple(_by_token())
+"""Where tokens go to different weights, or a latent's weight is absorbed: one history is not all."""
+BY_TOKEN_OR_HISTORY = tuple(_by_token(DELAYED))
+"""Where there is one weight."""
 
 OF_WEIGHT = frozenset(
     choice.name for choice in QUANTISED if choice.name in (WEIGHTS, "master") or "weight_" in choice.name

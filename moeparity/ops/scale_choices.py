@@ -20,7 +20,10 @@ INVERTED = "inverted"
 FP32, UE8M0, REQUANTISED = "fp32", "ue8m0", "requantised"
 POWERS = (UE8M0, "ue8m0_floor", "ue8m0_ceil", "ue8m0_even", "ue8m0_even_fp4")
 """Scales that are powers of two, raised or by the exponent of a magnitude."""
+TWO_LEVELS, TWO_LEVELS_DIVIDED = "two_levels", "two_levels_divided"
+"""Scales in fp8_e4m3 on one of fp32 for the tensor."""
 LARGEST, SHRUNK, MULTIPLIED, PERCENTILE, GIVEN = "largest", "shrunk", "multiplied", "percentile", "given"
+EXPANDED, SWEPT = "expanded", "swept"
 """Which number stands for the largest of a block of weights."""
 SYMMETRIC, FULL = "symmetric", "full"
 
@@ -34,6 +37,9 @@ _TE_SCALE: Final = Evidence("read", "TransformerEngine d0067d0da6, common/recipe
 _TE_DELAYED: Final = Evidence("read", "TransformerEngine d0067d0da6, common/recipe/delayed_scaling.cu")
 _COMPRESSED: Final = Evidence("verified", "compressed-tensors 0.20.1, quantization/utils/helpers.py calculate_qparams")
 _LLM_COMPRESSOR: Final = Evidence("verified", "llm-compressor 0.14.0.1, observers/mse_quant.py _grid_search_mse on CPU")
+_EXPANDED: Final = Evidence("verified", "llm-compressor 0.14.0.1, observers/mse.py NVFP4ExpandedMSEObserver on CPU")
+_NVFP4: Final = Evidence("verified", "ModelOpt 0.47.0, quantization/qtensor/nvfp4_tensor.py NVFP4QTensor.quantize")
+_SWEPT: Final = Evidence("verified", "ModelOpt 0.47.0, kernels/quantization/gemm/nvfp4_fp8_sweep.py, interpreted")
 _MODELOPT: Final = Evidence("verified", "ModelOpt 0.47.0, quantization/calib/mse.py MseCalibrator on CPU")
 _HISTOGRAM: Final = Evidence("verified", "ModelOpt 0.47.0, quantization/calib/histogram.py calibrate_weights")
 _TORCHAO: Final = Evidence("verified", "torchao 0.18.0, prototype/mx_formats/mx_tensor.py to_mx")
@@ -146,12 +152,20 @@ SCALES_OF_WEIGHTS = (
         name="weight_magnitude",
         kind="form",
         default=LARGEST,
-        values=(LARGEST, SHRUNK, MULTIPLIED, PERCENTILE, GIVEN),
+        values=(LARGEST, SHRUNK, EXPANDED, MULTIPLIED, SWEPT, PERCENTILE, GIVEN),
         when=OF_WEIGHTS,
-        sources={SHRUNK: _LLM_COMPRESSOR, MULTIPLIED: _MODELOPT, PERCENTILE: _HISTOGRAM, GIVEN: _TE_DELAYED},
+        sources={
+            SHRUNK: _LLM_COMPRESSOR,
+            EXPANDED: _EXPANDED,
+            MULTIPLIED: _MODELOPT,
+            SWEPT: _SWEPT,
+            PERCENTILE: _HISTOGRAM,
+            GIVEN: _TE_DELAYED,
+        },
         says="what a block's scale is made of: the largest magnitude, times `weight_clip`; or that times 1.00, 0.99 .. "
-        "0.81, whichever leaves the least sum of errors to the power of 2.4; or times one of 39 numbers from 0.25 to "
-        "4, by squared errors, of fp8_e4m3, int8 and int4; or the `weight_percentile` of the magnitudes; or "
+        "0.81 (`expanded`: 1.800, 1.791 .. 0.81), whichever leaves the least sum of errors to the power of 2.4; or "
+        "times one of 39 numbers from 0.25 to 4, by squared errors, of fp8_e4m3, int8 and int4; or the tensor's times "
+        "one of all numbers of fp8_e4m3 over 448, by squared errors; or the `weight_percentile` of the magnitudes; or "
         "`weight_amax`, for all blocks",
     ),
     _number("weight_clip", 1.0, (1.0, 0.9), LARGEST, "so many times the largest magnitude; what is above is cut"),
@@ -180,11 +194,13 @@ SCALES_OF_WEIGHTS = (
     replace(
         _SCALE,
         name="weight_scale",
-        values=(FP32, *POWERS, REQUANTISED),
+        values=(FP32, *POWERS, TWO_LEVELS, TWO_LEVELS_DIVIDED, REQUANTISED),
         when=OF_WEIGHTS,
-        sources={**_SCALE.sources, REQUANTISED: _REQUANTISED},
-        says=f"{_SCALE.says}; `requantised`: rounded with an fp32 scale, multiplied out, and rounded again with such a "
-        "power, the block's largest magnitude taken anew",
+        sources={**_SCALE.sources, TWO_LEVELS: _NVFP4, TWO_LEVELS_DIVIDED: _COMPRESSED, REQUANTISED: _REQUANTISED},
+        says=f"{_SCALE.says}; of two levels, as NVFP4's: a number of fp8_e4m3 for a block times one of fp32 for the "
+        "tensor, its largest magnitude over the largest code and 448, or divided by the reciprocal of that, made of "
+        "the largest that was chosen; `requantised`: rounded with an fp32 scale, multiplied out, and rounded again "
+        "with such a power, the block's largest magnitude taken anew",
     ),
     replace(
         site("weight_scale_dtype", "a weight's scales are rounded to this dtype before they meet codes"),

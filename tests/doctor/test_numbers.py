@@ -35,6 +35,23 @@ def test_the_mask_of_padding_is_tried_where_there_is_padding(graph: Graph) -> No
     assert "mask-shifted" in {family.name for family in families(graph, 24, padded=True)}
 
 
+def test_fp8_is_tried_where_a_quantised_checkpoint_has_no_codes(graph: Graph, every: dict[str, Family]) -> None:
+    """In each layer, and in all together where that is something else."""
+    assert {name for name in every if "weights-in-fp8" in name} == {"weights-in-fp8"}
+    nodes = [f"layers[{layer}].attention.{name}_proj" for layer in (0, 2) for name in "qk"]
+    for absent in (nodes, nodes[:2], []):
+        of_rounding = {
+            name: [*family.nodes]
+            for name, family in ((f.name, f) for f in families(graph, 24, padded=False, unquantised=absent))
+            if "weights-in-fp8" in name
+        }
+        parts = {f"layer {layer}, ": [node for node in absent if f"[{layer}]" in node] for layer in (0, 2)}
+        parts |= {"": nodes} if absent == nodes else {}
+        assert of_rounding == {
+            f"weights-in-fp8 of {of}what is to stay as it is": part for of, part in parts.items() if part
+        }
+
+
 def test_what_a_number_has_to_be_is_not_tried(every: dict[str, Family]) -> None:
     assert every["rope-base"].nominal == 10_000
     assert 10_000 not in every["rope-base"].grid

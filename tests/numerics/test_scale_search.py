@@ -1,6 +1,6 @@
 """Scales and magnitudes of blocks held to the functions of compressed-tensors, llm-compressor, ModelOpt and torchao.
 
-The first is among the needs of the tests. `pip install --no-deps llmcompressor nvidia-modelopt torchao datasets
+The first is among the needs of the tests. `pip install --no-deps llmcompressor nvidia-modelopt torchao triton datasets
 multiprocess dill xxhash pulp httpx` is enough for the others on a CPU.
 """
 
@@ -20,6 +20,7 @@ from moeparity.numerics.quantised import Codes, quantised
 
 FP8, INT8, BF16, FP32 = torch.float8_e4m3fn, torch.int8, torch.bfloat16, torch.float32
 SHRUNK, MULTIPLIED = Magnitude(way="shrunk"), Magnitude(way="multiplied")
+EXPANDED = Magnitude(way="expanded")
 PLAIN: dict[str, Any] = {"scale": "fp32", "scale_by": "divided", "quotient": "divided", "floor": 0.0}
 BLOCKS: dict[str, Block] = {"block": (16, 16), "group": (1, 32), "channel": (1, 0), "tensor": (0, 0)}
 MORE: dict[str, dict[str, Any]] = {"block": {"block_structure": [16, 16]}, "group": {"group_size": 32}}
@@ -112,33 +113,39 @@ def plain(grid: torch.dtype, strategy: str, dtype: torch.dtype) -> Grid:
     return Grid(**PLAIN, dtype=grid, block=BLOCKS[strategy], full=True, arithmetic=dtype)
 
 
-def searching(grid: torch.dtype, strategy: str, dtype: torch.dtype) -> Grid:
-    return Grid(**PLAIN, dtype=grid, block=BLOCKS[strategy], full=True, arithmetic=dtype, magnitude=SHRUNK)
+def searching(grid: torch.dtype, strategy: str, dtype: torch.dtype, magnitude: Magnitude = SHRUNK) -> Grid:
+    return Grid(**PLAIN, dtype=grid, block=BLOCKS[strategy], full=True, arithmetic=dtype, magnitude=magnitude)
 
 
 @pytest.mark.parametrize("strategy", BLOCKS)
 @pytest.mark.parametrize("dtype", [BF16, FP32], ids=str)
 @pytest.mark.parametrize(("grid", "bits", "kind"), TYPES, ids=IDS)
+@pytest.mark.parametrize(
+    ("magnitude", "first", "count", "of", "patience"),
+    [(SHRUNK, 1.0, 20, 100, 5), (EXPANDED, 1.8, 111, 200, 1000)],
+    ids=["shrunk", "expanded"],
+)
 def test_the_search_by_shrinking_is_a_loop_over_functions_of_compressed_tensors(
-    strategy: str, dtype: torch.dtype, grid: torch.dtype, bits: int, kind: str
-) -> None:
+    strategy: str, dtype: torch.dtype, grid: torch.dtype, bits: int, kind: str, magnitude: Magnitude, first: float,
+    count: int, of: int, patience: int,
+) -> None:  # fmt: skip
     """Without llm-compressor: its loop written out, over the functions that it calls."""
     helpers = module_of("compressed_tensors.quantization.utils.helpers")
     forward = module_of("compressed_tensors.quantization.lifecycle.forward")
     weight, args = drawn(dtype, seed=1), arguments(strategy, bits, kind)
     of_token = args.model_copy(update={"strategy": "token"})
     blocks = blocks_of(weight, BLOCKS[strategy])[None]
-    least, most = blocks.amin((0, -1)), blocks.amax((0, -1))
+    least, most = blocks.amin((0, -1)) * first, blocks.amax((0, -1)) * first
     errors, chosen, waited = torch.full_like(least, torch.finfo(dtype).max), [least.clone(), most.clone()], 0
-    for step in range(20):
-        share = 1 - step / 100
+    for step in range(count):
+        share = 1 - step / of
         scales, zeros = helpers.calculate_qparams(least * share, most * share, args)
         numbers = forward.fake_quantize(blocks, scales.unsqueeze(-1), zeros.unsqueeze(-1), of_token).to(dtype)
         error = torch.sum((numbers - blocks).abs().pow(2.4), dim=(0, -1))
         better = error < errors
         if not bool(better.any()):
             waited += 1
-            if waited >= 5:
+            if waited >= patience:
                 break
             continue
         waited = 0
@@ -148,7 +155,7 @@ def test_the_search_by_shrinking_is_a_loop_over_functions_of_compressed_tensors(
             (most * share)[better],
         )
     scales, _ = helpers.calculate_qparams(*chosen, args)
-    assert_as_compressed(quantised(weight, searching(grid, strategy, dtype)), weight, scales, args)
+    assert_as_compressed(quantised(weight, searching(grid, strategy, dtype, magnitude)), weight, scales, args)
 
 
 @pytest.mark.parametrize("strategy", ["channel", "tensor"])
@@ -224,7 +231,7 @@ def test_powers_of_two_are_those_of_torchao(mode: str, dtype: torch.dtype) -> No
     assert same_bits(ours.codes, codes)
 
 
-@pytest.mark.parametrize("magnitude", [SHRUNK, MULTIPLIED, Magnitude(way="percentile", number=99.0)], ids=str)
+@pytest.mark.parametrize("magnitude", [SHRUNK, EXPANDED, MULTIPLIED, Magnitude(way="percentile", number=99.0)], ids=str)
 @pytest.mark.parametrize("columns", [1, 7, 33])
 def test_a_search_keeps_nans_apart_and_takes_blocks_cut_short(magnitude: Magnitude, columns: int) -> None:
     """A NaN takes its own block with it, whatever the search; a block of one number; a short one is as it is alone."""
@@ -237,5 +244,5 @@ def test_a_search_keeps_nans_apart_and_takes_blocks_cut_short(magnitude: Magnitu
     assert numbers[0, :first].isnan().all()
     assert not numbers[1:].isnan().any()
     alone = quantised(weight[5:6], grid)
-    if magnitude != SHRUNK:  # whose patience is that of all blocks
+    if magnitude not in (SHRUNK, EXPANDED):  # whose patience is that of all blocks
         assert same_bits(alone.multiplied_out(), numbers[5:6])

@@ -22,6 +22,7 @@ from moeparity.ops.kernels.linear import gemm_of
 from moeparity.ops.quantised import scales_see_rows
 from moeparity.ops.registry import OPS
 from tests.numerics.scalar import nearest
+from tests.ops.test_placement import run
 
 FP8 = torch.float8_e4m3fn
 QUICKSTART = Path(__file__).parents[2] / "checkpoints" / "quickstart"
@@ -143,6 +144,22 @@ def test_delayed_scaling_is_that_of_a_history(history: list[float], algorithm: s
         x_codes, weight_codes, None, multiply, part=128, scaling="both", addition="fma", output=torch.bfloat16
     )
     assert same_bits(ours, expected)
+
+
+@pytest.mark.parametrize("amax", [0.0, 2.5])
+def test_what_expands_a_latent_has_a_history_of_its_own(amax: float) -> None:
+    """`mla_expand` gives each head its part of what `linear` gives with the same choices: TransformerEngine has a
+    linear layer there.
+    """
+    choices: dict[str, Any] = {"weights": FP8, "activations": FP8, "activation_scales": "delayed"}
+    choices["activation_amax"] = amax
+    latent, weight = operands(6, 128, 128)
+    ours = run("mla_expand", latent[None, None], None, w={"kv_b": weight}, p={"heads": 4}, **choices)
+    linear = run("linear", latent[None], w={"weight": weight}, p={"parallel": "column", "heads": 4}, **choices)
+    assert same_bits(ours, linear.view(ours.shape))
+    choices |= {"activation_scales": "group", "activation_group": 128}
+    dynamic = run("mla_expand", latent[None, None], None, w={"kv_b": weight}, p={"heads": 4}, **choices)
+    assert not same_bits(ours, dynamic)
 
 
 def test_a_history_from_a_recipe_is_one_number_for_each_node() -> None:

@@ -49,7 +49,7 @@ def compare(a: Weights, b: Weights | None) -> WeightsReport:
         rounded=as_codes.rounded,
         findings=(*as_codes.findings, *(f for of in pairs.values() for f in of), *one_sided, *findings),
         constant=tuple(name for name in matrices if not pairs[name]),
-        aside=tuple(aside),
+        aside=(*aside, *_ill_scaled(as_codes)),
         derived=tuple(_derived(a, b)),
     )
 
@@ -57,8 +57,18 @@ def compare(a: Weights, b: Weights | None) -> WeightsReport:
 def _as_codes(a: Weights, b: Weights | None) -> Held:
     """What is told of codes held to numbers: nothing of programs, or of weights that are multiplied out."""
     if b is None or a.checkpoint is None or b.checkpoint is None or a.by_rank[0].cast:
-        return Held(names=frozenset(), rounded=0, findings=())
+        return Held()
     return weights_as_codes(a.checkpoint, b.checkpoint)
+
+
+def _ill_scaled(as_codes: Held) -> Iterator[str]:
+    """What is said of weights whose codes are the nearest under scales that do not reach just to the largest code."""
+    if as_codes.ill_scaled:
+        yield (
+            f"{few(as_codes.ill_scaled, 4)}: codes are the nearest, under scales that are not of the largest numbers "
+            "there. They are of earlier weights (a stale amax: `moeparity doctor --previous`), shared with other "
+            "weights, or of a writer that clips or searches"
+        )
 
 
 def _derived(a: Weights, b: Weights) -> Iterator[Derived]:

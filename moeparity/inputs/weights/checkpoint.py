@@ -21,7 +21,7 @@ from moeparity.errors import CheckpointError, Where, did_you_mean
 from moeparity.inputs.weights.as_text import taken_apart, without_tower
 from moeparity.inputs.weights.packed import on_grid, paired, scales_by_row, unpacked, without_scales
 from moeparity.inputs.weights.quantisation import read
-from moeparity.inputs.weights.source import Entry, Piece
+from moeparity.inputs.weights.source import Entry, Packed, Piece
 from moeparity.plan.edits import Part, ScaleVerb
 from moeparity.plan.graph import Graph
 from moeparity.progress import Callback, Progress
@@ -103,11 +103,20 @@ class Checkpoint:
     def rescaled(self, part: Part, scales_in: Checkpoint) -> torch.Tensor:
         """A quantised weight with other scales: what a fault makes of it. scales_in: the checkpoint with these."""
         stored, packed = self.parts(part.name), self.entries[part.name].packed
-        source_of_scales, edits = _edits_of(part)
         assert packed is not None
-        if source_of_scales is not None or scales_in is not self:
-            stored["scales"] = scales_in.parts(source_of_scales or part.name)["scales"]
+        source_of_scales, edits = _edits_of(part)
+        scales = self._source(part.name, packed, source_of_scales, scales_in)
+        if scales is not packed:
+            stored["scales"] = scales_in.stored_tensor(scales.tensors["scales"])
         return unpacked(stored, packed, edits)
+
+    def _source(self, name: str, packed: Packed, source_of_scales: str | None, scales_in: Checkpoint) -> Packed:
+        """The tensors of which a weight takes its scales: its own, where the other weight has no codes in such blocks,
+        as in a file that leaves some layers as they are.
+        """
+        source = scales_in.entries[source_of_scales or name].packed
+        is_alike = source is not None and (source.form, source.block) == (packed.form, packed.block)
+        return source if source is not None and is_alike else packed
 
     def scales(self, part: Part, scales_in: Checkpoint) -> torch.Tensor | None:
         """The scales of a quantised weight, or what a fault makes of them, fp32 [.., rows, groups of columns]; None
@@ -120,9 +129,9 @@ class Checkpoint:
         source_of_scales, edits = _edits_of(part)
         if any(verb == "block" for verb, _ in edits):
             return None
-        tensors = scales_in.entries[source_of_scales or part.name].packed
-        assert tensors is not None, "scales are taken from quantised weights alone"
-        return scales_by_row(scales_in._of_file(tensors.tensors["scales"]), entry.packed, entry.shape, edits)
+        source = self._source(part.name, entry.packed, source_of_scales, scales_in)
+        holder: Checkpoint = self if source is entry.packed else scales_in
+        return scales_by_row(holder._of_file(source.tensors["scales"]), entry.packed, entry.shape, edits)
 
     def reordered(self, name: str) -> bool:
         """Whether inputs that share a scale do not lie side by side (GPTQ's `desc_act`)."""

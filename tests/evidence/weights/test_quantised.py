@@ -69,7 +69,7 @@ def says(report: WeightsReport) -> dict[str, str]:
 @pytest.mark.parametrize("name", GROUPED)
 def test_codes_nearest_to_the_numbers_are_the_same_weights(plain: Path, quantised: dict[str, Path], name: str) -> None:
     for report in (compared(plain, quantised[name]), compared(quantised[name], plain)):
-        assert (report.findings, report.exit_code) == ((), 0)
+        assert (report.findings, report.aside, report.exit_code) == ((), (), 0)
         # Three matrices of each of four experts, and four of attention, in two layers.
         assert report.rounded == 2 * (4 * 3 + 4)
         assert report.equal == report.compared > 0
@@ -138,6 +138,22 @@ def test_what_scales_are_instead(
     assert beside_codes.format(**words) in sentence[1]
     if not beside_codes.startswith(("B holds", "one number")):
         assert sentence[1].endswith(", for the codes that A has")
+
+
+@pytest.mark.parametrize(("name", "second"), [("nvfp4-packed", ".weight_global_scale"), ("nvfp4", ".weight_scale_2")])
+def test_a_scale_of_the_whole_tensor_that_is_inverted(
+    plain: Path, quantised: dict[str, Path], tmp_path: Path, name: str, second: str
+) -> None:
+    """Multiplied by where it is a divisor, as modular/modular#6600 tells."""
+
+    def invert(tensors: Tensors) -> None:
+        tensors[EXPERT + second] = 1 / tensors[EXPERT + second]
+
+    bad = changed(quantised[name], tmp_path / "bad", invert)
+    says_of_numbers = "other scales than fit A's numbers: that of the whole tensor is its reciprocal"
+    assert says(compared(plain, bad)) == {f"{EXPERT}.weight": says_of_numbers}
+    says_of_codes = "A's scales: each is its reciprocal, for the codes that A has"
+    assert says(compared(quantised[name], bad)) == {EXPERT + second: says_of_codes}
 
 
 @pytest.mark.parametrize("name", SCALES)

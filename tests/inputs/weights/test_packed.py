@@ -25,6 +25,7 @@ from moeparity.inputs.weights.quantise import quantise
 from moeparity.inputs.weights.rounded_to_fp8 import through_fp8
 from moeparity.inputs.weights.source import Packed
 from moeparity.numerics.bits import same_bits
+from moeparity.plan.edits import Part
 from tests.checkpoint_factory import FILE, make_random
 from tests.command import inside
 from tests.hf.compare import DTYPES, assert_is, tokens
@@ -218,3 +219,25 @@ def test_a_matrix_made_some_rows_at_a_time_has_the_same_bits(name: str, monkeypa
     whole = unpacked(tensors, layout)
     monkeypatch.setattr(packed_weights, "_AT_ONCE", 1500)
     assert same_bits(unpacked(tensors, layout), whole)
+
+
+def test_scales_of_a_weight_that_has_none_change_nothing(tmp_path: Path) -> None:
+    """A file that leaves a layer as it is has no scales there for another layer to take."""
+    make_random(FIELDS, tmp_path / "bf16")
+    weights = load_file(tmp_path / "bf16" / FILE)
+    packed = quantised({name: weight for name, weight in weights.items() if name != Q_PROJ})
+    (tmp_path / "fp8").mkdir()
+    save_file({**packed, Q_PROJ: weights[Q_PROJ]}, tmp_path / "fp8" / FILE)
+    config = json.loads((tmp_path / "bf16" / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [BLOCK, BLOCK]}
+    (tmp_path / "fp8" / "config.json").write_text(json.dumps(config))
+    checkpoint, borrower = Checkpoint(tmp_path / "fp8"), Q_PROJ.replace("layers.0", "layers.1")
+    lent = Part(name=borrower, scales=(("of", Q_PROJ),))
+    assert same_bits(checkpoint.rescaled(lent, checkpoint), checkpoint.tensor(borrower))
+    own_scales = checkpoint.scales(Part(name=borrower), checkpoint)
+    scales = checkpoint.scales(lent, checkpoint)
+    assert scales is not None
+    assert own_scales is not None
+    assert same_bits(scales, own_scales)
+    from_kin = Part(name=borrower, scales=(("of", borrower.replace("q_proj", "o_proj")),))
+    assert not same_bits(checkpoint.rescaled(from_kin, checkpoint), checkpoint.tensor(borrower))

@@ -152,11 +152,11 @@ class _WeightOperands:
         itself.
         """
         if self._operand is None or self._of is None or self._of[0] is not weight or self._of[1] is not scales:
-            self._operand = self._made(weight, scales)
+            self._operand = self._operand_of(weight, scales)
             self._of = weight, scales
         return self._operand
 
-    def _made(self, weight: Tensor, scales: FileScales) -> Codes | Tensor:
+    def _operand_of(self, weight: Tensor, scales: FileScales) -> Codes | Tensor:
         if not isinstance(self._at.get(WEIGHTS), torch.dtype):
             return weight
         codes = _of_weight(weight, scales, self._at)

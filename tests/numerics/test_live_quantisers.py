@@ -1,4 +1,4 @@
-"""Scales and codes held to llm-compressor, ModelOpt and torchao, in a process of their own, since these change torch and
+"""Scales and codes held to llm-compressor, ModelOpt and torchao, in a process of their own: these change torch and
 transformers when they are imported.
 """
 

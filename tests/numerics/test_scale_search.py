@@ -1,7 +1,7 @@
 """Scales and magnitudes of blocks held to the functions of compressed-tensors, llm-compressor, ModelOpt and torchao.
 
-The first is among the needs of the tests. `pip install --no-deps llmcompressor nvidia-modelopt torchao triton datasets
-multiprocess dill xxhash pulp httpx` is enough for the others on a CPU.
+The first is among the needs of the tests. The others are in a folder of tests/engines/live.py, and
+test_live_quantisers.py runs this file beside them.
 """
 
 from __future__ import annotations

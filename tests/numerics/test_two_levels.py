@@ -1,5 +1,5 @@
 """NVFP4's scales of two levels, number by number, and held to the functions of compressed-tensors, llm-compressor and
-ModelOpt, where these are installed (test_scale_search.py says how).
+ModelOpt, where these can be imported (test_live_quantisers.py).
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ def test_a_mixture_that_a_kernel_refuses_in_the_pass_leaves_the_others(
 
 
 def test_a_name_that_is_no_toggle(tmp_path: Path, qwen3_moe: Path) -> None:
-    with pytest.raises(KeyError, match="no toggles of this plan: \\['nothing'\\]"):
+    with pytest.raises(KeyError, match="no toggles of this study: \\['nothing'\\]"):
         Mixtures(prepared(tmp_path, qwen3_moe))([frozenset({"nothing"})])
 
 

@@ -62,7 +62,7 @@ def prepare(
     opener: opens the checkpoint. values: if False, no weight is read, as estimates need. Raises MoeparityError; errors
     that can be found without weights come first.
     """
-    study = _plan(path, device, options or Options(), progress, opener)
+    study = _study(path, device, options or Options(), progress, opener)
     refuse_impossible(study)
     refuse_nothing_drawn(study)
     if values:
@@ -70,7 +70,7 @@ def prepare(
     return study
 
 
-def _plan(path: Path, device: str, options: Options, progress: Callback | None, opener: Callable[..., Model]) -> Study:
+def _study(path: Path, device: str, options: Options, progress: Callback | None, opener: Callable[..., Model]) -> Study:
     """The study of a recipe, made without reading a weight."""
     recipe = _recipe(path, options)
     folder = reader.find_file(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")

@@ -14,7 +14,7 @@ SCHEMA = "moeparity.examination/1"
 BEYOND = 2.0
 """A difference that is surely more than this many times what legal arithmetic makes is more than noise."""
 A_FEW = 6
-"""So many rivals are all named, and told by what each is parted from the first."""
+"""Up to so many rivals are all named, each with what would tell it from the first."""
 Party = Literal["sampler", "trainer"]
 PARTIES: Final[tuple[Party, ...]] = ("sampler", "trainer")
 Answer = Literal["named", "logged", "found", "as configured", "noise", "not explained", "wrong checkpoint", "undecided"]

@@ -24,7 +24,7 @@ from moeparity.plan.sides import Side, micro_batches
 from moeparity.plan.spec.variant_schema import Impl, Variant
 from tests.opened import opened
 from tests.planted.places import PROFILE, random_tokens, write_recipe
-from tests.planted.together import binder, planted_plan, walked_together
+from tests.planted.together import binder, planted_study, walked_together
 
 SEQUENCES, TOKENS = 6, 8
 MICRO_BATCHES = (1, 2, 3)
@@ -121,7 +121,7 @@ CASES = [Case(scope, i, size) for size in MICRO_BATCHES for scope in SCOPES for 
 
 def _planted(base: Study, bound: Callable[[Variant], Side], plain: Variant, fault: Fault) -> Study:
     with_function = plain.model_copy(update={"impl": [Impl(nodes=role(fault.node.name), call=fault.call)]})
-    study = planted_plan(base, bound, [plain, with_function])
+    study = planted_study(base, bound, [plain, with_function])
     return replace(study, functions={fault.call: _function(base, fault)})
 
 

@@ -48,7 +48,7 @@ def bisected_together(group: Group, checkpoint: Path, folder: Path) -> dict[str,
     base = _prepared(group, checkpoint, folder)
     sides = {label: plant(VALUES[label], base.model) for label in group}
     bound = binder(base)
-    studies = {label: planted_plan(base, bound, variants_of(base, sides[label])) for label in group}
+    studies = {label: planted_study(base, bound, variants_of(base, sides[label])) for label in group}
     reports = walked_together(base, studies)
     return {label: Bisected(sides=sides[label], study=studies[label], report=reports[label]) for label in group}
 
@@ -82,7 +82,7 @@ def variants_of(base: Study, sides: Sides) -> list[Variant]:
     return [Variant(profile=PROFILE, micro_batch=micro_batch, set={**values}) for values in sides.sets]
 
 
-def planted_plan(base: Study, bound: Callable[[Variant], Side], variants: Sequence[Variant]) -> Study:
+def planted_study(base: Study, bound: Callable[[Variant], Side], variants: Sequence[Variant]) -> Study:
     """What `prepare` makes of the same recipe with these sides, reference and candidate."""
     reference, candidate = map(bound, variants)
     return replace(

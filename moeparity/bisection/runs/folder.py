@@ -89,10 +89,10 @@ class RunFolder:
 
     def admit_point(self, study: Study, point: str, progress: Callback | None = None) -> None:
         """As `admit`, for one of several points, whose studies differ."""
-        of_plan = parts(study)
-        point_parts = joined({name: value for name, value in of_plan.items() if name not in (*_SHARED, "functions")})
+        of_study = parts(study)
+        point_parts = joined({name: value for name, value in of_study.items() if name not in (*_SHARED, "functions")})
         self._admit(
-            study, {name: of_plan[name] for name in _SHARED} | {f"point {point}": point_parts}, progress, of_plan
+            study, {name: of_study[name] for name in _SHARED} | {f"point {point}": point_parts}, progress, of_study
         )
 
     def pieces(self, codec: Codec) -> PieceStore:
@@ -159,9 +159,9 @@ class RunFolder:
         study: Study,
         identity: dict[str, str],
         progress: Callback | None,
-        of_plan: Mapping[str, str] | None = None,
+        of_study: Mapping[str, str] | None = None,
     ) -> None:
-        self._fingerprint = joined(of_plan or identity)
+        self._fingerprint = joined(of_study or identity)
         # What users' functions import is unknown, so their pieces belong to this process; the run itself does not.
         identity = {name: value for name, value in identity.items() if name != "functions"}
         self._agree(identity, study)

@@ -70,8 +70,8 @@ class MachineRates:
 
 
 def machine_rates(dtypes: Sequence[str], device: torch.device) -> MachineRates:
-    """The rates kept of this machine; else they are measured, which takes some seconds, and kept if a file can be
-    written.
+    """This machine's rates, read from the file that keeps them. Without one they are measured, which takes some
+    seconds, and written there if that is possible.
     """
     key = _key(dtypes, device)
     file = _file(key)

@@ -207,7 +207,7 @@ def opened(request: DoctorRequest, material: Gathered, progress: Callback | None
 
 
 def _model(evidence: Evidence, device: str, progress: Callback | None) -> tuple[Model, str]:
-    """The model with its adapter; if nothing computes that adapter here, without it, and a note that says so."""
+    """The model, with its adapter if that can be simulated here; else without it, and a note that says so."""
     try:
         return open_model(evidence.checkpoint, device=device, progress=progress, adapter=evidence.adapter), ""
     except CheckpointError as error:

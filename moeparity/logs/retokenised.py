@@ -118,7 +118,9 @@ def _comparable(ids: Sequence[int], pieces: Sequence[Piece], tokenizer: FileToke
 
 
 def _borders(ids: Sequence[int], pieces: Sequence[Piece], tokenizer: FileTokenizer) -> dict[int, int]:
-    """By place in the comparable text at which a token begins, the token's index. Of tokens without text the last."""
+    """Where tokens begin in the comparable text: the place of each, and its index. Of several that begin at one place,
+    since all but the last have no text, the last.
+    """
     borders, place = {0: 0}, 0
     for piece, text in zip(pieces, _comparable(ids, pieces, tokenizer), strict=True):
         place += len(text)

@@ -241,9 +241,8 @@ class Plan(SetGraph):
         return tuple(value if reads_it else None for value, reads_it in zip(node.inputs, reads, strict=True))
 
     def sees_rows(self, node: Node) -> bool:
-        """Whether a token's result at a node may depend on which other tokens are computed with it.
-
-        Always assumed of a user's function.
+        """Whether a token's bits at a node may depend on which other tokens are computed with it. Of a user's function
+        this is always assumed.
         """
         as_run = self.as_run(node)
         edited = any(edit.verb == "capacity" for edit in as_run.edits)

@@ -99,7 +99,7 @@ def _places(study: Study, record: NodeRecord) -> Iterator[TokenPlace]:
 
 
 def _unshown(study: Study, node: Node) -> tuple[str, ...]:
-    """For a recorded candidate, the nodes between the recorded values and this node, in the graph's order; else ()."""
+    """The nodes between recorded values and this node, in the graph's order; () if the candidate is no recording."""
     if study.recorded is None:
         return ()
     makers = {value: maker for maker in study.model.graph.nodes for value in maker.values}

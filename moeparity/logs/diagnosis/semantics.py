@@ -59,8 +59,8 @@ def _truncations(state: State, form: Shape) -> list[Finding]:
 
 
 def _temperatures(state: State, form: Shape) -> list[Finding]:
-    """The findings on both kinds of temperature. Beside a truncation, which moves modes and tail alike, only a tail
-    that moves the other way shows a temperature.
+    """The findings on both kinds of temperature. A truncation moves modes and tail the same way; beside one, a
+    temperature shows only if the tail moves the other way.
     """
     names = ("temperature", "raw log-probs (temperature)")
     forward, reverse = form.truncated()

@@ -152,6 +152,8 @@ class _WeightOperands:
         itself.
         """
         if self._operand is None or self._of is None or self._of[0] is not weight or self._of[1] is not scales:
+            # The memory of a call has room for the operand of one weight.
+            self._operand = None
             self._operand = self._operand_of(weight, scales)
             self._of = weight, scales
         return self._operand

@@ -192,13 +192,14 @@ LOGISTIC = Attribute(
 )
 """How an op computes a sigmoid."""
 
-LOG = "log"
+LOG, FOLDED = "log", "folded"
 SOFTPLUS = Attribute(
     name="softplus",
     kind="form",
     default=NATIVE,
-    values=(NATIVE, LOG),
-    says="torch's own softplus; or log(1 + exp(x)), each step rounded, and x itself above 20",
+    values=(NATIVE, LOG, FOLDED),
+    says="torch's own softplus; or log(1 + exp(x)), each step rounded, and x itself above 20; or the same but x + "
+    "log(1 + exp(-x)) above 0",
 )
 """How an op computes a softplus."""
 

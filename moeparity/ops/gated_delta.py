@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from moeparity.ops.attribute import LOGISTIC, SOFTPLUS, Attribute, site
+from moeparity.numerics.dtypes import FLOAT_NAMES, MODEL, UNROUNDED
+from moeparity.numerics.orders import NATIVE
+from moeparity.ops.attention_forms import TRITON
+from moeparity.ops.attribute import LOGISTIC, SOFTPLUS, Attribute, Condition, site, sum_order
 from moeparity.ops.declaration import Op, Parameter, Refusals, Tokens, WeightPort
 from moeparity.ops.memory import Call, Memory, Shapes
 from moeparity.ops.state import BORDERS, INNER, State, sees_steps
 
 CHUNKS, TOKENS = "chunks", "tokens"
-RSQRT, DIVIDE = "rsqrt", "divide"
-TIMES, OVER = "times", "over"
+RSQRT, DIVIDE, RECIPROCAL = "rsqrt", "divide", "reciprocal"
+TIMES, OVER, BEHIND = "times", "over", "behind"
+TRIANGULAR, ROWS, BLOCKS = "triangular", "rows", "blocks"
+KEYS, SCORES, DECAYED = "keys", "scores", "decayed"
+QUERIES, RESULT, VALUES = "queries", "result", "values"
+FP32, TF32 = "fp32", "tf32"
+EXACT = "exact"
+SEQUENTIAL = "sequential"
+BLOCK = 16
+"""Rows and columns of a block that `solve: blocks` solves by rows."""
 
 _IN_CHUNKS: Final = {"form": (CHUNKS,)}
+_INVERTED: Final = {**_IN_CHUNKS, "solve": (ROWS, BLOCKS)}
 
 
 def _widths(weights: Shapes, params: Mapping[str, Any], inputs: Sequence[int]) -> Sequence[int]:
@@ -43,6 +56,83 @@ def _misfit(params: Mapping[str, Any]) -> str | None:
         )
     return None
 
+
+def _stored(name: str, says: str, when: Condition, **only: Any) -> Attribute:
+    """A site at which some kernels store what they computed, and others keep it; a decay of channels has none."""
+    values = (UNROUNDED, MODEL, *FLOAT_NAMES)
+    of_heads = {"when_parameters": {"channels": (False,)}}
+    return replace(site(name, says), default=UNROUNDED, values=values, when=when, **of_heads, **only)
+
+
+def _order(name: str, says: str, **only: Any) -> Attribute:
+    return replace(sum_order(name, says), when_parameters={"channels": (False,)}, **only)
+
+
+def _form(name: str, values: tuple[str, ...], when: Condition, says: str) -> Attribute:
+    """Which of several formulas a kernel for chunks has, the first of them transformers'."""
+    return Attribute(
+        name=name, kind="form", default=values[0], values=values, when=when, says=says,
+        when_parameters={"channels": (False,)},
+    )  # fmt: skip
+
+
+_CHUNKED: Final = (
+    _form(
+        "decay_sums",
+        (NATIVE, SEQUENTIAL),
+        _IN_CHUNKS,
+        "the decays of a chunk added up: torch's cumsum, which on CPU adds in fp64 and rounds the sums; one by one",
+    ),
+    _form(
+        "beta_on",
+        (KEYS, SCORES, DECAYED),
+        _IN_CHUNKS,
+        "what beta meets first in the triangular system (beta k) k^T, times the decay between two tokens: the keys, "
+        "their scores k k^T, or the scores once they have decayed",
+    ),
+    _stored("system", "the entries of the triangular system", _IN_CHUNKS),
+    _form(
+        "solve",
+        (TRIANGULAR, ROWS, BLOCKS),
+        _IN_CHUNKS,
+        "the triangular system is solved for each side by torch; or inverted row after row, and multiplied; or "
+        f"inverted so in blocks of {BLOCK} on the diagonal, and the others made of these by products "
+        "(flash-linear-attention)",
+    ),
+    _form(
+        "merge",
+        (FP32, TF32),
+        {**_IN_CHUNKS, "solve": (BLOCKS,)},
+        "what the products that make the other blocks read: fp32, or rounded to TF32",
+    ),
+    _stored(
+        "inverse",
+        "the inverse of the triangular system; by rows each before the next is made of it",
+        _INVERTED,
+    ),
+    _stored("learnt", "beta v, and beta k with the decay since the chunk began, which the inverse meets", _IN_CHUNKS),
+    _stored("new_values", "the values that are new: what the inverse makes of beta v", _IN_CHUNKS),
+    _stored("state_keys", "the keys by which the state is read: what the inverse makes of beta k", _IN_CHUNKS),
+    _stored("read_state", "the state, as the products with keys and queries read it", _IN_CHUNKS),
+    _stored("changes", "the new values less what the state has of them", _IN_CHUNKS),
+    _form(
+        "decay_on",
+        (QUERIES, RESULT),
+        _IN_CHUNKS,
+        "what meets the decay since the chunk began: the queries that read the state, or what they read",
+    ),
+    _stored("queries", "the queries with that decay", {**_IN_CHUNKS, "decay_on": (QUERIES,)}),
+    _stored("pairs", "the scores of queries and keys of a chunk with the decay between them", _IN_CHUNKS),
+    _form(
+        "carry_on",
+        (KEYS, VALUES),
+        _IN_CHUNKS,
+        "what meets the decay up to the end of the chunk before their product is added to the state: the keys, or the "
+        "changes before these are rounded",
+    ),
+    _stored("carried", "the keys, or the changes, with that decay", _IN_CHUNKS),
+)
+"""What kernels for chunks do each in a way of its own, where a head has one decay."""
 
 GATED_DELTA = Op(
     name="gated_delta",
@@ -103,22 +193,39 @@ GATED_DELTA = Op(
             name="length",
             kind="form",
             default=RSQRT,
-            values=(RSQRT, DIVIDE),
+            values=(RSQRT, DIVIDE, RECIPROCAL),
             parameter="eps",
-            says="queries and keys times rsqrt of their summed squares, or over the root of these",
+            says="queries and keys times rsqrt of their summed squares, over the root of these, or times 1 over it",
         ),
         Attribute(
             name="scale",
             kind="form",
             default=TIMES,
-            values=(TIMES, OVER),
-            says="queries times Dk ** -0.5, or over Dk ** 0.5",
+            values=(TIMES, OVER, BEHIND),
+            says="queries times Dk ** -0.5, or over Dk ** 0.5; or what they read times Dk ** -0.5, by chunks each of "
+            "its two parts",
+        ),
+        _stored("normalized", "queries and keys over their lengths, and scaled where they are", {}, parameter="eps"),
+        _order("squares_order", "the squares whose sum is a length", parameter="eps"),
+        _order(
+            "order",
+            "the sums over a key's channels and over the tokens of a chunk, by chunks the products of matrices, by "
+            "tokens what the state has of a key and of a query",
         ),
         INNER,
+        Attribute(
+            name="functions",
+            kind="form",
+            default=NATIVE,
+            values=(NATIVE, EXACT, TRITON),
+            says="exp and log of what decays, and roots of lengths: torch's own, correctly rounded, or Triton's on an "
+            "H200, with its quotient",
+        ),
         SOFTPLUS,
         site("beta", "beta is rounded to this dtype"),
         site("decay", "g, computed in fp32, is rounded to this dtype", default="fp32"),
         site("chunk_state", "the state between the chunks of a step", default="fp32", when=_IN_CHUNKS),
+        *_CHUNKED,
         site("output", "the result is rounded to this dtype"),
         LOGISTIC,
         *BORDERS,
@@ -130,5 +237,6 @@ GATED_DELTA = Op(
     source="transformers 5.23.0, models/qwen3_next/modeling_qwen3_next.py torch_chunk_gated_delta_rule, "
     "torch_recurrent_gated_delta_rule and Qwen3NextGatedDeltaNet.forward; models/kimi_linear/modeling_kimi_linear.py "
     "chunk_kimi_delta_attention, recurrent_kimi_delta_attention and KimiLinearForgetGate.forward; "
-    "models/bailing_hybrid/modeling_bailing_hybrid.py BailingHybridForgetGate.forward",
+    "models/bailing_hybrid/modeling_bailing_hybrid.py BailingHybridForgetGate.forward; of chunks' other forms "
+    "flash-linear-attention as in vLLM 0.33.0, third_party/flash_linear_attention/ops",
 )

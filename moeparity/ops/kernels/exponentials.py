@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,8 +13,10 @@ from moeparity.numerics import cpu, cuda
 from moeparity.numerics.joined_steps import Apply, call
 from moeparity.numerics.orders import NATIVE, parse
 from moeparity.numerics.rounding import wide, working
+from moeparity.numerics.special_functions.functions import approximate
 from moeparity.numerics.summation import sum_axis
-from moeparity.ops.attention_forms import OF_SCORES
+from moeparity.ops.attention_forms import OF_SCORES, TRITON
+from moeparity.ops.attribute import FOLDED
 
 CUDA_FAST, INDUCTOR, U20, SLEEF = "cuda_fast", "inductor", "u20", "sleef"
 """The forms of CUDA's functions under -use_fast_math, which also flushes subnormal numbers to zero, of CUDA's exp with
@@ -39,6 +42,39 @@ def _by_fp64(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) 
     return function(x.double()).to(x.dtype)
 
 
+def root(x: torch.Tensor) -> torch.Tensor:
+    """The square root, correctly rounded but for fp64 results half way between two of fp32."""
+    return _by_fp64(torch.sqrt, x)
+
+
+def divided(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """a / b."""
+    return a / b
+
+
+class Functions(NamedTuple):
+    """exp, log, root and quotient of fp32, or of fp64, as one library has them."""
+
+    exp: Callable[[torch.Tensor], torch.Tensor]
+    log: Callable[[torch.Tensor], torch.Tensor]
+    root: Callable[[torch.Tensor], torch.Tensor]
+    divided: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+TORCH = Functions(torch.exp, torch.log, torch.sqrt, divided)
+FUNCTIONS: Mapping[str, Functions] = {
+    NATIVE: TORCH,
+    "exact": Functions(exp, log, root, divided),
+    TRITON: Functions(cuda.triton_exp, cuda.logf, partial(approximate, "sqrt"), cuda.div_full),
+}
+"""By name; of fp64 all are torch's."""
+
+
+def functions_of(name: str, dtype: torch.dtype) -> Functions:
+    """The functions of that name for a dtype."""
+    return FUNCTIONS[name] if dtype == torch.float32 else TORCH
+
+
 def sigmoid(x: torch.Tensor, form: str, apply: Apply = call) -> torch.Tensor:
     """The sigmoid by `form`: torch's own kernel in x's dtype, or 1 / (1 + exp(-x)) in fp32 or fp64, each step
     rounded.
@@ -49,14 +85,15 @@ def sigmoid(x: torch.Tensor, form: str, apply: Apply = call) -> torch.Tensor:
     return _quotient(torch.ones_like(denominator), denominator, form)
 
 
-def softplus(x: torch.Tensor, form: str) -> torch.Tensor:
+def softplus(x: torch.Tensor, form: str, functions: Functions = TORCH) -> torch.Tensor:
     """softplus by `form`: torch's own kernel in x's dtype; or log(1 + exp(x)) in fp32 or fp64, each step rounded, and x
-    itself above 20.
+    itself above 20; above 0 x + log(1 + exp(-x)) where it is `folded`.
     """
     if form == NATIVE:
         return F.softplus(x)
     x = wide(x)
-    return torch.where(x > 20.0, x, torch.log(1.0 + torch.exp(x)))
+    total = functions.log(1.0 + functions.exp(-x.abs() if form == FOLDED else x))
+    return torch.where(x > 20.0, x, x.clamp(min=0.0) + total if form == FOLDED else total)
 
 
 def silu(x: torch.Tensor, form: str, apply: Apply = call) -> torch.Tensor:

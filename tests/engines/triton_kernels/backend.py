@@ -35,6 +35,11 @@ def torchs() -> AbstractContextManager[None]:
     return interpreter.torchs() if HOW == "interpreter" else nullcontext()
 
 
+def in_order() -> AbstractContextManager[None]:
+    """Products of tiles are added from left to right inside; of PTX they are the tensor cores'."""
+    return interpreter.in_order() if HOW == "interpreter" else nullcontext()
+
+
 def logs_of(sums: Tensor | None) -> Found:
     """The kernels' own logarithm of sums that a case has made, under the name `logs`; of PTX only."""
     return {} if sums is None else {"logs": compiled.logarithm(sums)}

@@ -20,9 +20,10 @@ from tests.verified import FOLDER
 
 ENGINES = {"live_vllm": "vLLM 0.33.0", "live_sglang": "SGLang 0.5.23",
            "live_te": "TransformerEngine 2.20.2", "live_inductor": "vLLM 0.33.0, Inductor 2.13.0",
-           "live_tensorrt_llm": "TensorRT-LLM 07b7b618eb"}  # fmt: skip
+           "live_tensorrt_llm": "TensorRT-LLM 07b7b618eb",
+           "live_vllm_delta": "vLLM 0.33.0", "live_sglang_delta": "SGLang 0.5.23"}  # fmt: skip
 PACKAGES = {"live_vllm": "vllm", "live_sglang": "sglang", "live_te": "transformer_engine", "live_inductor": "vllm",
-            "live_tensorrt_llm": "tensorrt_llm"}  # fmt: skip
+            "live_tensorrt_llm": "tensorrt_llm", "live_vllm_delta": "vllm", "live_sglang_delta": "sglang"}  # fmt: skip
 ALSO = {"live_inductor": ("vllm",)}
 """Folders of programs that import a whole engine."""
 HOW = "RUN_KERNELS"

@@ -7,7 +7,8 @@ numpy dtypes of `ml_dtypes`, rounded to nearest, ties to even, fp8 saturating as
 - exp, exp2, log are rounded correctly, or torch's own inside `torchs()`: neither is a GPU's approximation;
 - a sum inside a tile goes from left to right, where a GPU has its threads' tree: an order that the data of a test must
   not show, or that the test writes out;
-- `tl.dot` is one fp32 GEMM of numpy and then an addition to the accumulator; a tensor core adds otherwise;
+- `tl.dot` is one fp32 GEMM of numpy, or inside `in_order()` sums from left to right, and then an addition to the
+  accumulator; a tensor core adds otherwise;
 - nothing is contracted, where a compiler makes one fma of a product and an addition.
 """
 
@@ -43,6 +44,7 @@ RAW = {dtype: np.dtype(f"uint{8 * dtype.itemsize}") for dtype in NARROW.values()
 _dtype_of, _load, _store = interpreter._get_np_dtype, interpreter._interpreter.load, interpreter._interpreter.store
 _converted = interpreter._implicit_cvt
 _exponentials: list[str] = ["exact"]
+_in_order: list[bool] = [False]
 
 
 def _np_dtype(kind: Any) -> Any:
@@ -84,7 +86,13 @@ _module = interpreter._interpreter
 
 
 def _dot(_: Any, a: Any, b: Any, d: Any, precision: Any, imprecise: Any) -> Any:
-    product = np.matmul(a.data.astype(np.float32), b.data.astype(np.float32))
+    left, right = a.data.astype(np.float32), b.data.astype(np.float32)
+    if _in_order[0]:
+        product = left[:, :1] * right[:1]
+        for k in range(1, left.shape[1]):
+            product = product + left[:, k : k + 1] * right[k : k + 1]
+    else:
+        product = np.matmul(left, right)
     return Handle((product + d.data).astype(d.data.dtype), d.dtype.scalar)
 
 
@@ -133,14 +141,24 @@ def torchs() -> Iterator[None]:
 
 
 @contextmanager
+def in_order() -> Iterator[None]:
+    """Every `tl.dot` adds up its products from left to right inside, each rounded."""
+    _in_order[0] = True
+    try:
+        yield
+    finally:
+        _in_order[0] = False
+
+
+@contextmanager
 def scalar_ranges(module: Any) -> Iterator[None]:
     """Python's range for a module whose kernels ask its numbers for what Triton's have: `to`."""
     with patch.object(module, "range", _scalars, create=True):
         yield
 
 
-def _scalars(first: Any, end: Any, step: Any = 1) -> Iterator[Any]:
-    for number in range(int(first), int(end), int(step)):
+def _scalars(*bounds: Any) -> Iterator[Any]:
+    for number in range(*map(int, bounds)):
         yield _converted(number)
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from moeparity.numerics.collectives.declaration import Evidence
 from moeparity.numerics.orders import NATIVE
-from moeparity.ops.attribute import ABOVE_1, Attribute, site, sum_order
+from moeparity.ops.attribute import ABOVE_1, TRITON, Attribute, site, sum_order
 from moeparity.ops.linear import ROWS, TF32
 from moeparity.ops.memory import Call
 from moeparity.ops.placement import BLOCKS, TENSOR
@@ -20,7 +20,7 @@ U20 = "u20"
 """torch's quick exp on CPUs."""
 LIBM, LIBM_FMA, FIRST = "libm", "libm_fma", "first"
 """The C library's exp and log; these, and the sum around them contracted; a softmax divided by its sum at once."""
-TRITON, DIV_FULL = "triton", "div_full"
+DIV_FULL = "div_full"
 """Triton's exp, and its quotient."""
 SEGMENTS = "segments"
 """Runs that are divided by their sum when they are merged."""

@@ -176,17 +176,18 @@ def sum_order(
     )
 
 
+TRITON: Final = "triton"
 _SILU_AND_MUL: Final = "vLLM 0.33.0, csrc/cpu/cpu_fused_moe_activations.hpp, silu_and_mul"
 LOGISTIC = Attribute(
     name="logistic",
     kind="form",
     default=NATIVE,
-    values=(NATIVE, "exp", "cuda", "cuda_fast", "inductor", "u20", "sleef"),
+    values=(NATIVE, "exp", "cuda", "cuda_fast", "inductor", TRITON, "u20", "sleef"),
     sources=dict.fromkeys(("u20", "sleef"), Evidence("read", _SILU_AND_MUL)),
     says="sigmoid, also within silu: torch's own kernel, which on CPU gives some fp32 numbers another last bit at the "
     "end of a call than within it; or 1 / (1 + exp(-x)), silu x / (1 + exp(-x)), each step rounded, with torch's exp, "
     "CUDA's, CUDA's with -use_fast_math, or CUDA's before Triton's quotient (div.full), as torch's Inductor has silu "
-    "on GPUs; approximate instructions are an H200's; or with "
+    "on GPUs, or Triton's exp and quotient; approximate instructions are an H200's; or with "
     f"torch's exp_u20 for CPUs or Sleef's expf, of which silu is x * (1 / (1 + exp(-x))) ({_SILU_AND_MUL}: with "
     "AVX-512, and without)",
 )

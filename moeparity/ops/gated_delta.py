@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from moeparity.numerics.dtypes import FLOAT_NAMES, MODEL, UNROUNDED
 from moeparity.numerics.orders import NATIVE
-from moeparity.ops.attention_forms import TRITON
-from moeparity.ops.attribute import LOGISTIC, SOFTPLUS, Attribute, Condition, site, sum_order
+from moeparity.ops.attribute import LOGISTIC, SOFTPLUS, TRITON, Attribute, Condition, site, sum_order
 from moeparity.ops.declaration import Op, Parameter, Refusals, Tokens, WeightPort
 from moeparity.ops.memory import Call, Memory, Shapes
 from moeparity.ops.state import BORDERS, INNER, State, sees_steps
@@ -22,6 +21,7 @@ KEYS, SCORES, DECAYED = "keys", "scores", "decayed"
 QUERIES, RESULT, VALUES = "queries", "result", "values"
 FP32, TF32 = "fp32", "tf32"
 EXACT = "exact"
+NO_CONTRACTION, FMA = "none", "fma"
 SEQUENTIAL = "sequential"
 BLOCK = 16
 """Rows and columns of a block that `solve: blocks` solves by rows."""
@@ -222,6 +222,15 @@ GATED_DELTA = Op(
             "H200, with its quotient",
         ),
         SOFTPLUS,
+        Attribute(
+            name="contraction",
+            kind="form",
+            default=NO_CONTRACTION,
+            values=(NO_CONTRACTION, FMA),
+            when={"form": (TOKENS,)},
+            when_parameters={"channels": (False,)},
+            says="what a token adds to the state: its product is rounded, and the sum of both; or the sum alone (fma)",
+        ),
         site("beta", "beta is rounded to this dtype"),
         site("decay", "g, computed in fp32, is rounded to this dtype", default="fp32"),
         site("chunk_state", "the state between the chunks of a step", default="fp32", when=_IN_CHUNKS),

@@ -51,10 +51,10 @@ def stored(x: torch.Tensor, dtype: torch.dtype | str | None) -> torch.Tensor:
     return x if dtype in (None, UNROUNDED) else rounding.rounded(rounding.rounded(x, dtype), x.dtype)
 
 
-def added(x: torch.Tensor, axis: int, at: Mapping[str, Any], name: str = "order") -> torch.Tensor:
-    """The sum of x over an axis, by torch or in the order that is written out under a name."""
+def added(a: torch.Tensor, b: torch.Tensor, axis: int, at: Mapping[str, Any], name: str = "order") -> torch.Tensor:
+    """The sum of a b over an axis of a, by torch or in the order that is written out under a name."""
     order = at.get(name, NATIVE)
-    return x.sum(axis) if order == NATIVE else sum_axis(x, parse(order), axis, accumulate=x.dtype)
+    return (a * b).sum(axis) if order == NATIVE else sum_axis(a, parse(order), axis, accumulate=a.dtype, times=b)
 
 
 def in_chunks(read: Read, at: Mapping[str, Any], ends: Sequence[int]) -> Result:
@@ -191,7 +191,7 @@ def _by_rows(system: torch.Tensor, dtype: torch.dtype | str, at: Mapping[str, An
     inverse = stored(-system.tril(-1), dtype)
     for row in range(1, size):
         entries = inverse[..., row, :row].clone()
-        further = added(entries.unsqueeze(-1) * inverse[..., :row, :row].clone(), -2, at)
+        further = added(inverse[..., :row, :row].clone(), entries.unsqueeze(-1), -2, at)
         inverse[..., row, :row] = stored(entries + further, dtype)
     return inverse + torch.eye(size, dtype=inverse.dtype, device=inverse.device)
 

@@ -15,8 +15,8 @@ from moeparity.numerics.orders import NATIVE, parse
 from moeparity.numerics.rounding import wide, working
 from moeparity.numerics.special_functions.functions import approximate
 from moeparity.numerics.summation import sum_axis
-from moeparity.ops.attention_forms import OF_SCORES, TRITON
-from moeparity.ops.attribute import FOLDED
+from moeparity.ops.attention_forms import OF_SCORES
+from moeparity.ops.attribute import FOLDED, TRITON
 
 CUDA_FAST, INDUCTOR, U20, SLEEF = "cuda_fast", "inductor", "u20", "sleef"
 """The forms of CUDA's functions under -use_fast_math, which also flushes subnormal numbers to zero, of CUDA's exp with
@@ -110,14 +110,15 @@ def silu(x: torch.Tensor, form: str, apply: Apply = call) -> torch.Tensor:
 def _exp(x: torch.Tensor, form: str) -> torch.Tensor:
     """exp in the form that `logistic` names; for fp64 it is torch's."""
     functions = {
-        "cuda": cuda.expf, INDUCTOR: cuda.expf, CUDA_FAST: cuda.fast_expf, U20: cpu.exp_u20, SLEEF: cpu.sleef_exp,
+        "cuda": cuda.expf, INDUCTOR: cuda.expf, CUDA_FAST: cuda.fast_expf, TRITON: cuda.triton_exp,
+        U20: cpu.exp_u20, SLEEF: cpu.sleef_exp,
     }  # fmt: skip
     return functions.get(form, torch.exp)(x) if x.dtype == torch.float32 else torch.exp(x)
 
 
 def _quotient(a: torch.Tensor, b: torch.Tensor, form: str) -> torch.Tensor:
     """a / b in the form that `logistic` names; for fp64 it is torch's."""
-    functions = {CUDA_FAST: cuda.fast_divide, INDUCTOR: cuda.div_full}
+    functions = {CUDA_FAST: cuda.fast_divide, INDUCTOR: cuda.div_full, TRITON: cuda.div_full}
     return functions.get(form, torch.div)(a, b) if b.dtype == torch.float32 else a / b
 
 

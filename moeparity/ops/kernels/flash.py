@@ -30,10 +30,9 @@ from moeparity.ops.attention_forms import (
     QUERY,
     SEGMENTS,
     SHARED,
-    TRITON,
     U20,
 )
-from moeparity.ops.attribute import RefusedError
+from moeparity.ops.attribute import TRITON, RefusedError
 from moeparity.ops.kernels.exponentials import exp, exp2, log, row_sum
 from moeparity.ops.kernels.flash_merges import Run, Sums, finite, merge_segments, merged, normalized
 from moeparity.ops.kernels.flash_on_gpu import attend_on_gpu, onto_on_gpu

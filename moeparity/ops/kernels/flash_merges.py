@@ -16,8 +16,8 @@ from moeparity.numerics.fma import fma
 from moeparity.numerics.orders import parse
 from moeparity.numerics.rounding import rounded
 from moeparity.numerics.summation import sum_axis
-from moeparity.ops.attention_forms import DIV_FULL, LIBM, LIBM_FMA, SEGMENTS_OF_VLLM, TRITON
-from moeparity.ops.attribute import RefusedError
+from moeparity.ops.attention_forms import DIV_FULL, LIBM, LIBM_FMA, SEGMENTS_OF_VLLM
+from moeparity.ops.attribute import TRITON, RefusedError
 from moeparity.ops.kernels.exponentials import exp, log
 
 WIDTHS: Final = (64, 128)

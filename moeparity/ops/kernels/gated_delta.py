@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from moeparity.numerics import rounding
+from moeparity.numerics.fma import fma
 from moeparity.numerics.orders import NATIVE
-from moeparity.ops.gated_delta import BEHIND, CHUNKS, OVER, RECIPROCAL, RSQRT
+from moeparity.ops.gated_delta import BEHIND, CHUNKS, FMA, OVER, RECIPROCAL, RSQRT
 from moeparity.ops.kernels.delta_chunks import Read, Result, added, in_chunks, stored
 from moeparity.ops.kernels.exponentials import functions_of, sigmoid, softplus
 
@@ -95,7 +96,7 @@ def _read(
 
 
 def _by_length(x: torch.Tensor, eps: float, at: Mapping[str, Any]) -> torch.Tensor:
-    squares = added(x * x, -1, at, "squares_order").unsqueeze(-1) + eps
+    squares = added(x, x, -1, at, "squares_order").unsqueeze(-1) + eps
     if at["length"] == RSQRT:
         return x * torch.rsqrt(squares)
     functions = functions_of(at["functions"], x.dtype)
@@ -105,6 +106,13 @@ def _by_length(x: torch.Tensor, eps: float, at: Mapping[str, Any]) -> torch.Tens
     return functions.divided(x, length.expand_as(x))
 
 
+def _with(state: torch.Tensor, key: torch.Tensor, change: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
+    """The state and what a token adds to it."""
+    if at.get("contraction") == FMA:
+        return fma(change.expand_as(state), key.expand_as(state), state)
+    return state + key * change
+
+
 def _by_token(read: Read, at: Mapping[str, Any], ends: Sequence[int]) -> Result:
     q, k, v, beta, decay, state = read
     output, states = torch.zeros_like(v), dict[int, torch.Tensor]()
@@ -112,9 +120,9 @@ def _by_token(read: Read, at: Mapping[str, Any], ends: Sequence[int]) -> Result:
     for token in range(v.shape[2]):
         state = state * rates[:, :, token].unsqueeze(-1)
         key = k[:, :, token].unsqueeze(-1)
-        change = (v[:, :, token] - added(state * key, -2, at)) * beta[:, :, token].unsqueeze(-1)
-        state = state + key * change.unsqueeze(-2)
-        output[:, :, token] = added(state * q[:, :, token].unsqueeze(-1), -2, at)
+        change = (v[:, :, token] - added(state, key, -2, at)) * beta[:, :, token].unsqueeze(-1)
+        state = _with(state, key, change.unsqueeze(-2), at)
+        output[:, :, token] = added(state, q[:, :, token].unsqueeze(-1), -2, at)
         if token + 1 in ends:
             states[token + 1] = state
     output = output * k.shape[-1] ** -0.5 if at["scale"] == BEHIND else output

@@ -17,29 +17,34 @@ from moeparity.ops.kernels.gated_delta import gated_delta
 from tests.engines.triton_kernels.case import Case, Outputs, Seen
 from tests.ops.plain import BF16, FP32, random
 
-HEADS, VALUE_HEADS, WIDTH = 1, 2, 64
-"""Keys as wide as a tile: the kernels add up wider ones tile by tile."""
-ORDERS = {"squares_order": "sequential", "order": "sequential", "decay_sums": "sequential"}
-TREES = (*ORDERS, "functions", "logistic")
-"""What a GPU computes otherwise than the interpreter."""
+HEADS, VALUE_HEADS = 1, 2
 STORED = ("normalized", "inverse", "learnt", "new_values", "state_keys", "read_state", "changes", "pairs", "carried")
 P = {"key_heads": HEADS, "value_heads": VALUE_HEADS, "eps": 1e-6, "channels": False, "bound": None}
+IN_ORDER = {"squares_order": "sequential", "order": "sequential", "decay_sums": "sequential"}
+OF_FOUR = "blocks(2, vector=2, back, fma) | blocks(2) | fold_hi"
+OF_TWO = "blocks(2, fma) | fold_hi"
+"""Four or two numbers of a thread, a product and a sum at a time, then a warp's threads."""
+SUMS: dict[str, dict[str, Any]] = {
+    "interpreter": {**IN_ORDER, "functions": "exact", "logistic": "exp", "contraction": "none"},
+    "ptx": {"order": OF_FOUR, "functions": "triton", "logistic": "triton", "contraction": "fma"},
+}
+"""How sums are added, and which exp, by how the kernels are run."""
+BLIND = {"interpreter": tuple(SUMS["interpreter"]), "ptx": ()}
 
 
-def at_of(engine: str, form: str, **chosen: Any) -> dict[str, Any]:
+def at_of(engine: str, form: str, how: str = "interpreter", width: int = 64, **chosen: Any) -> dict[str, Any]:
     """As the profiles `vllm-triton-gdn` and `sglang` have it."""
     is_vllm = engine == "vllm"
-    plain = {"inner": FP32, "decay": FP32, "output": BF16, "functions": "exact", "logistic": "exp", **ORDERS}
-    plain |= {"beta": FP32 if is_vllm else BF16, "softplus": "log", "length": "divide", "form": form}
+    plain: dict[str, Any] = {"inner": FP32, "decay": FP32, "output": BF16, "form": form, **SUMS[how]}
+    plain |= {"beta": FP32 if is_vllm else BF16, "softplus": "log", "length": "divide"}
+    plain |= {"squares_order": OF_FOUR if width > 64 else OF_TWO} if how == "ptx" else {}
     if form == "tokens":
         return plain | {"scale": "times", "normalized": UNROUNDED} | chosen
     plain |= dict.fromkeys(STORED, BF16) | {"system": UNROUNDED, "chunk": 64, "chunk_state": FP32, "scale": "behind"}
-    plain |= {"solve": "blocks", "decay_on": "result", "carry_on": "values"}
+    plain |= {"solve": "blocks", "merge": "fp32", "decay_on": "result", "carry_on": "values"}
     if is_vllm:
-        plain |= {"beta_on": "keys", "merge": "fp32", "softplus": "folded", "length": "reciprocal"}
-    else:
-        plain |= {"beta_on": "decayed", "merge": "fp32"}
-    return plain | chosen
+        return plain | {"beta_on": "keys", "softplus": "folded", "length": "reciprocal"} | chosen
+    return plain | {"beta_on": "decayed"} | chosen
 
 
 def correctly_rounded(x: Tensor) -> Tensor:
@@ -49,44 +54,51 @@ def correctly_rounded(x: Tensor) -> Tensor:
     return candidates[exact][: x.numel()].view(x.shape)
 
 
-def case(engine: str, form: str, tokens: int, has_state: bool, **changed: Any) -> Case:
-    """Of prompts one sequence, of decode steps as many."""
-    channels = WIDTH * (2 * HEADS + VALUE_HEADS)
+def case(
+    engine: str, form: str, tokens: int, *, has_state: bool, how: str = "interpreter", width: int = 64, **changed: Any
+) -> Case:
+    """Of prompts one sequence, of decode steps as many. The kernels add up keys wider than 64 tile by tile."""
+    channels = width * (2 * HEADS + VALUE_HEADS)
     qkv = random(tokens, channels, dtype=BF16, seed=tokens)
     a, b = (random(tokens, VALUE_HEADS, dtype=BF16, seed=seed) for seed in (2, 3))
     b = correctly_rounded(b)
     a_log, dt_bias = random(VALUE_HEADS, dtype=FP32, seed=4), random(VALUE_HEADS, dtype=BF16, seed=5)
     batch = tokens if form == "tokens" else 1
-    state = 0.3 * random(batch, VALUE_HEADS, WIDTH, WIDTH, dtype=FP32, seed=6) * has_state
-    arguments = {"qkv": qkv, "a": a, "b": b, "a_log": a_log, "dt_bias": dt_bias, "state": state, "width": WIDTH}
+    state = 0.3 * random(batch, VALUE_HEADS, width, width, dtype=FP32, seed=6) * has_state
+    arguments = {"qkv": qkv, "a": a, "b": b, "a_log": a_log, "dt_bias": dt_bias, "state": state, "width": width}
 
     def rule(**chosen: Any) -> Outputs:
-        parts = qkv.split([HEADS * WIDTH, HEADS * WIDTH, VALUE_HEADS * WIDTH], -1)
+        parts = qkv.split([HEADS * width, HEADS * width, VALUE_HEADS * width], -1)
         reads = (x.contiguous().view(batch, -1, x.shape[-1]) for x in (*parts, a, b))
-        at = at_of(engine, form, **chosen)
+        at = at_of(engine, form, how, width, **chosen)
         before, ends = state.transpose(-1, -2).contiguous(), (tokens // batch,)
         w = {"a_log": a_log, "dt_bias": dt_bias}
         out, after = gated_delta(*reads, w=w, p=P, at=at, state=before, ends=ends)
-        return {"output": out.view(tokens, VALUE_HEADS, WIDTH), "state": after.transpose(-1, -2).contiguous()}
+        return {"output": out.view(tokens, VALUE_HEADS, width), "state": after.transpose(-1, -2).contiguous()}
 
     return Case(
         program=f"live_{engine}_delta",
         kernel="chunk_gated_delta_rule" if form == "chunks" else "packed_decode",
         kind="prefill" if form == "chunks" else "decode",
-        shapes=f"{tokens} tokens, {'a' if has_state else 'no'} state",
+        shapes=f"{tokens} tokens of {width}, {'a' if has_state else 'no'} state",
         arguments=arguments if form == "tokens" else {**arguments, "heads": HEADS},
         ours=rule,
         other_outputs=lambda: rule(**changed),
         says="gates, lengths and the rule itself; the state in fp32",
-        recorded=(Seen(op="gated_delta", at=at_of(engine, form), blind=TREES, p=P),),
+        recorded=(Seen(op="gated_delta", at=at_of(engine, form, how, width), blind=BLIND[how], p=P),),
         blind="the order of sums, exponentials",
     )
 
 
-def cases() -> Iterator[Case]:
+def cases(how: str) -> Iterator[Case]:
     """Both engines; each control changes what the two do differently, or transformers."""
     for engine in ("vllm", "sglang"):
+        of_beta = {"beta": BF16 if engine == "vllm" else FP32}
+        if how == "ptx":
+            yield case(engine, "tokens", 3, has_state=True, how=how, width=128, contraction="none", **of_beta)
+            yield case(engine, "tokens", 5, has_state=True, how=how, order=OF_TWO, **of_beta)
+            continue
         yield case(engine, "chunks", 1, has_state=False, normalized=UNROUNDED)
         yield case(engine, "chunks", 70, has_state=True, inverse=UNROUNDED)
         yield case(engine, "chunks", 150, has_state=True, carry_on="keys")
-        yield case(engine, "tokens", 5, has_state=True, scale="behind", beta=BF16 if engine == "vllm" else FP32)
+        yield case(engine, "tokens", 5, has_state=True, scale="behind", **of_beta)

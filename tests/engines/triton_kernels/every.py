@@ -6,9 +6,9 @@ from tests.engines.triton_kernels import attention, by_inductor, delta, gemms, m
 from tests.engines.triton_kernels.case import Case
 
 CASES: dict[str, dict[str, Case]] = {
-    "interpreter": {case.name: case for module in (rows, gemms, moe, attention, delta) for case in module.cases()}
-    | {case.name: case for case in tensorrt_llm.cases("interpreter")},
+    "interpreter": {case.name: case for module in (rows, gemms, moe, attention) for case in module.cases()}
+    | {case.name: case for module in (tensorrt_llm, delta) for case in module.cases("interpreter")},
     "ptx": {case.name: case for module in (trees, by_inductor) for case in module.cases()}
-    | {case.name: case for case in tensorrt_llm.cases("ptx")},
+    | {case.name: case for module in (tensorrt_llm, delta) for case in module.cases("ptx")},
 }
 """By how they are run."""

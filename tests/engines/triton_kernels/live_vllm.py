@@ -44,7 +44,7 @@ H100 = SimpleNamespace(
     get_device_capability=lambda *_: Capability(9, 0),
     has_device_capability=lambda capability, *_: capability <= 90,
     is_device_capability=lambda capability, *_: capability in (90, (9, 0)),
-    is_device_capability_family=lambda capability, *_: capability == 90,
+    is_device_capability_family=lambda capability, *_, **__: capability == 90,
     get_device_name=lambda *_: "NVIDIA H100 80GB HBM3",
     simple_compile_backend="eager",
     dispatch_key="CUDA",

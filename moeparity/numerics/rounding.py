@@ -30,6 +30,13 @@ def stored(dtype: torch.dtype | TowardZero) -> torch.dtype:
     return dtype.dtype if isinstance(dtype, TowardZero) else dtype
 
 
+def by_way_of(x: torch.Tensor, dtype: torch.dtype | TowardZero | str | None) -> torch.Tensor:
+    """`x` rounded to a dtype, in its own again; as it is where the dtype is `unrounded` or there is none."""
+    if dtype is None or isinstance(dtype, str):
+        return x
+    return rounded(rounded(x, dtype), x.dtype)
+
+
 def _cut(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """`x` in bf16 by its leading 16 bits of fp32, as a kernel does that has no instruction for the conversion; of fp64
     by its leading bits too. A NaN whose leading bits are those of infinity becomes infinite.

@@ -8,12 +8,12 @@ Its kind says what it decides: at which site a value is rounded (`rounding`), in
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
 
 from moeparity.errors import SpecError
 from moeparity.numerics.collectives.declaration import Evidence
-from moeparity.numerics.dtypes import CUT_NAMES, FLOAT_NAMES, MODEL
+from moeparity.numerics.dtypes import CUT_NAMES, FLOAT_NAMES, MODEL, UNROUNDED
 from moeparity.numerics.orders import EXPLICIT, NATIVE
 from moeparity.numerics.tensor_core.gemm_orders import USUAL
 from moeparity.ops.measured import Measured
@@ -146,6 +146,12 @@ def site(
         edge=edge,
         measured=measured,
     )
+
+
+def stored(name: str, says: str, when: Condition | None = None, **only: Any) -> Attribute:
+    """A rounding site where some kernels keep what they computed: `unrounded` by default."""
+    values = (UNROUNDED, MODEL, *FLOAT_NAMES)
+    return replace(site(name, says, when=when), default=UNROUNDED, values=values, **only)
 
 
 def sum_order(

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from moeparity.numerics.dtypes import FLOAT_NAMES, MODEL, UNROUNDED
 from moeparity.numerics.orders import NATIVE
-from moeparity.ops.attribute import LOGISTIC, SOFTPLUS, TRITON, Attribute, Condition, site, sum_order
+from moeparity.ops.attribute import LOGISTIC, SOFTPLUS, TRITON, Attribute, Condition, site, stored, sum_order
 from moeparity.ops.declaration import Op, Parameter, Refusals, Tokens, WeightPort
 from moeparity.ops.memory import Call, Memory, Shapes
 from moeparity.ops.state import BORDERS, INNER, State, sees_steps
@@ -58,10 +57,8 @@ def _misfit(params: Mapping[str, Any]) -> str | None:
 
 
 def _stored(name: str, says: str, when: Condition, **only: Any) -> Attribute:
-    """A site at which some kernels store what they computed, and others keep it; a decay of channels has none."""
-    values = (UNROUNDED, MODEL, *FLOAT_NAMES)
-    of_heads = {"when_parameters": {"channels": (False,)}}
-    return replace(site(name, says), default=UNROUNDED, values=values, when=when, **of_heads, **only)
+    """A site of kernels for one decay a head."""
+    return stored(name, says, when, when_parameters={"channels": (False,)}, **only)
 
 
 def _order(name: str, says: str, **only: Any) -> Attribute:

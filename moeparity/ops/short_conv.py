@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from moeparity.numerics.orders import NATIVE
-from moeparity.ops.attribute import LOGISTIC, Attribute, site
+from moeparity.ops.attribute import LOGISTIC, Attribute, site, stored
 from moeparity.ops.declaration import Op, Parameter, Tokens, WeightPort
 from moeparity.ops.memory import Call, Memory, Shapes
 from moeparity.ops.state import BORDERS, State, sees_steps
@@ -73,6 +73,11 @@ SHORT_CONV = Op(
             values=(NATIVE, TAPS, TAPS_FMA),
             says="torch's own convolution; or in fp32 tap by tap, the oldest first, after the bias where there is one, "
             "each product and each sum rounded, or both at once (fma)",
+        ),
+        stored(
+            "product",
+            "the product of an input and its tap: some Triton kernels multiply bf16 numbers as such",
+            {"form": (TAPS,)},
         ),
         site("sum", "the sum is rounded to this dtype before the activation"),
         site("output", "the result is rounded to this dtype"),

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from moeparity.numerics.dtypes import FLOAT_NAMES, MODEL, UNROUNDED
-from moeparity.ops.attribute import Attribute, Value, site
+from moeparity.ops.attribute import Value, site, stored
 from moeparity.ops.memory import Shapes
 
 STEP: Final = "step_state"
@@ -34,17 +33,13 @@ class State:
     numbers: Callable[[Shapes, Mapping[str, Any], Sequence[int]], int]
 
 
-def _border(name: str, says: str) -> Attribute:
-    return replace(site(name, says), default=UNROUNDED, values=(UNROUNDED, MODEL, *FLOAT_NAMES))
-
-
 BORDERS: Final = (
-    _border(
+    stored(
         STEP,
         "the state that a step takes over from the step before is stored in this dtype in between; `unrounded`: in the "
         "one that it was computed in",
     ),
-    _border(
+    stored(
         BLOCK,
         "the state at the end of a block of a prefix cache is stored in this dtype for the sequences that begin with "
         "the same tokens; `unrounded`: as the next step takes it over",

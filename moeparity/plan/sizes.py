@@ -26,6 +26,7 @@ Size = Literal[
     "group_experts",
     "expert_width",
     "shared_width",
+    "key_dim",
 ]
 """The sizes that a rule may have conditions on."""
 

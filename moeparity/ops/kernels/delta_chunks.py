@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from moeparity.numerics import gemm, rounding
 from moeparity.numerics.dtypes import UNROUNDED
 from moeparity.numerics.orders import NATIVE, parse
+from moeparity.numerics.rounding import by_way_of
 from moeparity.numerics.summation import sum_axis
 from moeparity.ops.gated_delta import BEHIND, BLOCK, BLOCKS, KEYS, RESULT, ROWS, SCORES, SEQUENTIAL, TF32, VALUES
 from moeparity.ops.kernels.exponentials import functions_of
@@ -46,11 +47,6 @@ class _Chunks(NamedTuple):
     state_keys: torch.Tensor
 
 
-def stored(x: torch.Tensor, dtype: torch.dtype | str | None) -> torch.Tensor:
-    """x rounded to a dtype, in its own; `unrounded`, or no site at all: as it is."""
-    return x if dtype in (None, UNROUNDED) else rounding.rounded(rounding.rounded(x, dtype), x.dtype)
-
-
 def added(a: torch.Tensor, b: torch.Tensor, axis: int, at: Mapping[str, Any], name: str = "order") -> torch.Tensor:
     """The sum of a b over an axis of a, by torch or in the order that is written out under a name."""
     order = at.get(name, NATIVE)
@@ -68,9 +64,9 @@ def in_chunks(read: Read, at: Mapping[str, Any], ends: Sequence[int]) -> Result:
     factor = read.k.shape[-1] ** -0.5 if at["scale"] == BEHIND else None
     output, state, states = torch.zeros_like(chunks.new_values), read.state, dict[int, torch.Tensor]()
     for i in range(chunks.q.shape[2]):
-        memory = stored(state, at.get("read_state"))
+        memory = by_way_of(state, at.get("read_state"))
         unrounded = chunks.new_values[:, :, i] - _product(chunks.state_keys[:, :, i], memory, at)
-        changes = stored(unrounded, at.get("changes"))
+        changes = by_way_of(unrounded, at.get("changes"))
         within = _product(chunks.pairs[:, :, i], changes, at)
         earlier = _earlier(chunks, i, memory, at)
         output[:, :, i] = earlier + within if factor is None else earlier * factor + within * factor
@@ -79,7 +75,7 @@ def in_chunks(read: Read, at: Mapping[str, Any], ends: Sequence[int]) -> Result:
                 states[end] = _carried(chunks, i, (unrounded, changes), state, at, end - i * size)
         state = _carried(chunks, i, (unrounded, changes), state, at)
         states[min((i + 1) * size, tokens)] = state
-        state = stored(state, at["chunk_state"])
+        state = by_way_of(state, at["chunk_state"])
     return output.flatten(2, 3)[:, :, :tokens], [states[end] for end in ends]
 
 
@@ -97,7 +93,7 @@ def _earlier(chunks: _Chunks, i: int, memory: torch.Tensor, at: Mapping[str, Any
     since = _exp(chunks.decay[:, :, i], at)
     if at.get("decay_on") == RESULT:
         return _product(chunks.q[:, :, i], memory, at) * since
-    return _product(stored(chunks.q[:, :, i] * since, at.get("queries")), memory, at)
+    return _product(by_way_of(chunks.q[:, :, i] * since, at.get("queries")), memory, at)
 
 
 def _carried(
@@ -123,9 +119,9 @@ def _carried(
         )
     until = _exp(until, at)
     if at.get("carry_on") == VALUES:
-        values = stored(unrounded * until, at["carried"])
+        values = by_way_of(unrounded * until, at["carried"])
     else:
-        keys = stored(keys * until, at.get("carried"))
+        keys = by_way_of(keys * until, at.get("carried"))
     return state * _exp(last, at).transpose(-1, -2) + _product(keys.transpose(-1, -2), values, at)
 
 
@@ -161,15 +157,17 @@ def _chunks(read: Read, size: int, at: Mapping[str, Any]) -> _Chunks:
     q, k, decay, learnt_keys, learnt_values, beta = _padded(read, size, at)
     between = (decay - decay.transpose(-1, -2)).masked_fill(_later(size, decay), float("-inf"))
     between = _exp(between, at)
-    system = stored(_system(k, learnt_keys, beta, between, at), at["system"])
-    sides = [stored(x, at["learnt"]) for x in (learnt_values, learnt_keys * _exp(decay, at))]
+    system = by_way_of(_system(k, learnt_keys, beta, between, at), at["system"])
+    sides = [by_way_of(x, at["learnt"]) for x in (learnt_values, learnt_keys * _exp(decay, at))]
     if at["solve"] in (BLOCKS, ROWS):
         inverse = _by_blocks(system, at) if at["solve"] == BLOCKS else _by_rows(system, at["inverse"], at)
-        solved = [_product(stored(inverse, at["inverse"]), x, at) for x in sides]
+        solved = [_product(by_way_of(inverse, at["inverse"]), x, at) for x in sides]
     else:
         solved = [torch.linalg.solve_triangular(system, x, upper=False, unitriangular=True) for x in sides]
-    new_values, state_keys = (stored(x, at[name]) for x, name in zip(solved, ("new_values", "state_keys"), strict=True))
-    pairs = stored(_product(q, k.transpose(-1, -2), at) * between, at["pairs"])
+    new_values, state_keys = (
+        by_way_of(x, at[name]) for x, name in zip(solved, ("new_values", "state_keys"), strict=True)
+    )
+    pairs = by_way_of(_product(q, k.transpose(-1, -2), at) * between, at["pairs"])
     return _Chunks(q, k, decay, pairs, new_values, state_keys)
 
 
@@ -188,11 +186,11 @@ def _system(
 def _by_rows(system: torch.Tensor, dtype: torch.dtype | str, at: Mapping[str, Any]) -> torch.Tensor:
     """The inverse of the unit lower triangular matrices, row after row; each row is stored before the next is made."""
     size = system.shape[-1]
-    inverse = stored(-system.tril(-1), dtype)
+    inverse = by_way_of(-system.tril(-1), dtype)
     for row in range(1, size):
         entries = inverse[..., row, :row].clone()
         further = added(inverse[..., :row, :row].clone(), entries.unsqueeze(-1), -2, at)
-        inverse[..., row, :row] = stored(entries + further, dtype)
+        inverse[..., row, :row] = by_way_of(entries + further, dtype)
     return inverse + torch.eye(size, dtype=inverse.dtype, device=inverse.device)
 
 

@@ -11,7 +11,7 @@ from moeparity.numerics import rounding
 from moeparity.numerics.fma import fma
 from moeparity.numerics.orders import NATIVE
 from moeparity.ops.gated_delta import BEHIND, CHUNKS, FMA, OVER, RECIPROCAL, RSQRT
-from moeparity.ops.kernels.delta_chunks import Read, Result, added, in_chunks, stored
+from moeparity.ops.kernels.delta_chunks import Read, Result, added, in_chunks
 from moeparity.ops.kernels.exponentials import functions_of, sigmoid, softplus
 
 
@@ -90,7 +90,7 @@ def _read(
     width = k.shape[-1]
     if at["scale"] != BEHIND:
         q = q / width**0.5 if at["scale"] == OVER else q * width**-0.5
-    q, k = (stored(x, at.get("normalized")) for x in (q, k))
+    q, k = (rounding.by_way_of(x, at.get("normalized")) for x in (q, k))
     state = v.new_zeros(*v.shape[:2], width, v.shape[-1]) if state is None else state.to(v)
     return Read(q, k, v, beta, decay, state)
 

@@ -77,5 +77,8 @@ def _by_taps(
     sums = torch.zeros_like(new, dtype=step) + (0 if bias is None else bias.to(step)[:, None])
     for tap in range(taps):
         read, factor = inputs[..., tap : tap + new.shape[-1]], weight[:, 0, tap, None].to(step)
-        sums = fma(read, factor.expand_as(read), sums) if at["form"] == TAPS_FMA else sums + read * factor
+        if at["form"] == TAPS_FMA:
+            sums = fma(read, factor.expand_as(read), sums)
+        else:
+            sums = sums + rounding.by_way_of(read * factor, at.get("product"))
     return rounding.rounded(sums, at["sum"])

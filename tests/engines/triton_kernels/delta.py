@@ -1,4 +1,5 @@
-"""The gated delta rule of Qwen3-Next and Qwen3.5: prompts in chunks, and decoding token by token.
+"""The gated delta rule of Qwen3-Next and Qwen3.5, prompts in chunks and decoding token by token, and the convolution
+before it.
 
 Sums within a tile go from left to right in the interpreter, and here.
 """
@@ -14,6 +15,7 @@ from torch import Tensor
 from moeparity.numerics.dtypes import UNROUNDED
 from moeparity.ops.kernels import exponentials
 from moeparity.ops.kernels.gated_delta import gated_delta
+from moeparity.ops.kernels.short_conv import short_conv
 from tests.engines.triton_kernels.case import Case, Outputs, Seen
 from tests.ops.plain import BF16, FP32, random
 
@@ -90,9 +92,46 @@ def case(
     )
 
 
+def conv_at(**chosen: Any) -> dict[str, Any]:
+    """Products of bf16 numbers, added in fp32 from the oldest on."""
+    return {"form": "taps", "product": BF16, "sum": FP32, "output": BF16, "logistic": "triton"} | chosen
+
+
+def conv_case(engine: str, kind: str, tokens: int, how: str, **changed: Any) -> Case:
+    """Of prompts one sequence, of decode steps as many."""
+    channels, taps = 80, 4
+    x, weight = random(tokens, channels, dtype=BF16, seed=7), random(channels, taps, dtype=BF16, seed=8)
+    batch = tokens if kind == "conv_step" else 1
+    window = random(batch, channels, taps - 1, dtype=BF16, seed=9)
+    p = {"activation": "silu"}
+
+    def convolved(**chosen: Any) -> Outputs:
+        rows = x.view(batch, -1, channels)
+        at = conv_at(**chosen) if how == "ptx" else conv_at(logistic="exp", **chosen)
+        out, after = short_conv(
+            rows, w={"weight": weight.unsqueeze(1)}, p=p, at=at, state=window, ends=(rows.shape[1],)
+        )
+        return {"output": out.reshape(tokens, channels), "window": after}
+
+    return Case(
+        program=f"live_{engine}_delta",
+        kernel="causal_conv1d_fn" if kind == "conv" else "causal_conv1d_update",
+        kind=kind,
+        shapes=f"{tokens} x {channels}, {taps} taps",
+        arguments={"x": x, "weight": weight, "window": window},
+        ours=convolved,
+        other_outputs=lambda: convolved(**changed),
+        says="each product rounded to bf16, their sum in fp32, silu before it is rounded",
+        recorded=(Seen(op="short_conv", at=conv_at(), blind=() if how == "ptx" else ("logistic",), p=p),),
+        blind="" if how == "ptx" else "exp",
+    )
+
+
 def cases(how: str) -> Iterator[Case]:
     """Both engines; each control changes what the two do differently, or transformers."""
+    yield conv_case("vllm", "conv", 33, how, product=UNROUNDED)
     for engine in ("vllm", "sglang"):
+        yield conv_case(engine, "conv_step", 5, how, product=UNROUNDED)
         of_beta = {"beta": BF16 if engine == "vllm" else FP32}
         if how == "ptx":
             yield case(engine, "tokens", 3, has_state=True, how=how, width=128, contraction="none", **of_beta)

@@ -26,15 +26,18 @@ NAMES = (
 )
 VALUES = {
     f"{OPS}.fla.op": {"exp": exp, "exp2": None, "safe_exp": safe_exp},
+    "sglang.kernels.jit.utils": {"is_arch_support_pdl": lambda: False},
     "sglang.srt.utils.common": {"torch_release": (2, 13)},
 }
+CONV = "sglang.kernels.ops.mamba.causal_conv1d_triton"
 with (
     on_h100(),
     patch.object(triton, "autotune", widest),
-    engine([f"{OPS}.{name}" for name in NAMES], values=VALUES, absent=("einops",)),
+    engine([*(f"{OPS}.{name}" for name in NAMES), CONV], values=VALUES, absent=("einops",)),
 ):
     from sglang.kernels.ops.attention.fla import chunk, chunk_delta_h, fused_recurrent, utils
     from sglang.kernels.ops.attention.linear import fused_gdn_gating
+    from sglang.kernels.ops.mamba import causal_conv1d_triton
 
 utils.custom_device_ctx = lambda _: nullcontext()
 
@@ -68,5 +71,14 @@ def decode(qkv: Tensor, a: Tensor, b: Tensor, a_log: Tensor, dt_bias: Tensor, st
     return {"output": out[:, 0], "state": pool}
 
 
+def conv_step(x: Tensor, weight: Tensor, window: Tensor) -> Found:
+    """A token of each of B sequences: x [B, C], weight [C, taps], window [B, C, taps - 1] -> [B, C], the windows."""
+    states = window.transpose(1, 2).contiguous().transpose(1, 2)
+    indices = torch.arange(len(window), dtype=torch.int32)
+    update = causal_conv1d_triton.causal_conv1d_update
+    out = update(x.clone(), states, weight, None, "silu", conv_state_indices=indices)
+    return {"output": out, "window": states}
+
+
 if __name__ == "__main__":
-    backend.answer({"prefill": prefill, "decode": decode})
+    backend.answer({"prefill": prefill, "decode": decode, "conv_step": conv_step})

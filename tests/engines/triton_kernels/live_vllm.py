@@ -1,6 +1,7 @@
 """vLLM 0.33.0's Triton kernels run without a GPU (`backend`), each launched by vLLM's own function.
 
-Given in place of what is not here: the platform, which answers as one H100 (capability 9.0, 132 SMs, no ROCm); the CUDA
+Given in place of what is not here: the platform, which answers as one H100 (capability 9.0, 132 SMs, no ROCm, and no
+launches that overlap, which order launches and compute nothing); the CUDA
 kernels `moe_align_block_size`, which only sorts slots by expert and is written in torch here, and `moe_sum`.
 """
 
@@ -41,6 +42,7 @@ H100 = SimpleNamespace(
     is_out_of_tree=lambda: False,
     fp8_dtype=lambda: torch.float8_e4m3fn,
     is_fp8_fnuz=lambda: False,
+    is_arch_support_pdl=lambda: False,
     get_device_capability=lambda *_: Capability(9, 0),
     has_device_capability=lambda capability, *_: capability <= 90,
     is_device_capability=lambda capability, *_: capability in (90, (9, 0)),

@@ -27,13 +27,16 @@ VALUES = {
     "vllm.triton_utils": {"tl": tl, "triton": triton, "tldevice": libdevice, "HAS_TRITON": True},
     "vllm.platforms": {"current_platform": H100},
     f"{OPS}.op": {"exp": exp, "log": log, "exp2": None, "make_tensor_descriptor": None},
+    "vllm.v1.attention.backends.utils": {"NULL_BLOCK_ID": 0, "PAD_SLOT_ID": -1},
     "vllm.utils.torch_utils": {"async_tensor_h2d": lambda data, *_, **__: torch.tensor(data)},
 }
+CONV = "vllm.model_executor.layers.mamba.ops.causal_conv1d"
 with (
     on_h100(),
     patch.object(triton, "autotune", widest),
-    engine([f"{OPS}.{name}" for name in NAMES], values=VALUES, absent=()),
+    engine([*(f"{OPS}.{name}" for name in NAMES), CONV], values=VALUES, absent=()),
 ):
+    from vllm.model_executor.layers.mamba.ops import causal_conv1d
     from vllm.third_party.flash_linear_attention.ops import (
         chunk,
         chunk_delta_h,
@@ -70,5 +73,26 @@ def decode(qkv: Tensor, a: Tensor, b: Tensor, a_log: Tensor, dt_bias: Tensor, st
     return {"output": out[:, 0], "state": slots[1:]}
 
 
+def conv(x: Tensor, weight: Tensor, window: Tensor) -> Found:
+    """A sequence, x [T, C], weight [C, taps], window [1, C, taps - 1] of the inputs before it -> [T, C], the last."""
+    slots, one = torch.cat((torch.zeros_like(window), window)), torch.ones(1, dtype=torch.int32)
+    ends = torch.tensor([0, len(x)], dtype=torch.int32)
+    # As vLLM's cache has it, and as its convolution asks for it: channels side by side.
+    states = slots.transpose(1, 2).contiguous().transpose(1, 2)
+    out = causal_conv1d.causal_conv1d_fn(
+        x.transpose(0, 1), weight, None, states, ends, one, one.bool(), activation="silu"
+    )
+    return {"output": out.transpose(0, 1), "window": states[1:]}
+
+
+def conv_step(x: Tensor, weight: Tensor, window: Tensor) -> Found:
+    """A token of each of B sequences: x [B, C], window [B, C, taps - 1] -> [B, C] and the windows behind them."""
+    slots = torch.cat((torch.zeros_like(window[:1]), window))
+    states = slots.transpose(1, 2).contiguous().transpose(1, 2)
+    indices = torch.arange(1, len(slots), dtype=torch.int32)
+    out = causal_conv1d.causal_conv1d_update(x.clone(), states, weight, None, "silu", conv_state_indices=indices)
+    return {"output": out, "window": states[1:]}
+
+
 if __name__ == "__main__":
-    backend.answer({"prefill": prefill, "decode": decode})
+    backend.answer({"prefill": prefill, "decode": decode, "conv": conv, "conv_step": conv_step})

@@ -209,16 +209,17 @@ def test_a_convolution_whose_channels_have_several_tensors(form: str) -> None:
     assert all(same_bits(a.contiguous(), b.contiguous()) for a, b in zip(apart, together, strict=True))
 
 
-@pytest.mark.parametrize("form", ["taps", "taps_fma"])
-def test_a_convolution_tap_by_tap(form: str) -> None:
+@pytest.mark.parametrize(("form", "product"), [("taps", UNROUNDED), ("taps", "bf16"), ("taps_fma", UNROUNDED)])
+def test_a_convolution_tap_by_tap(form: str, product: str) -> None:
     """The bias first, then the oldest tap; an fma rounds once, which fp64 and one rounding of it are for these."""
     x, weight, bias = drawn(1, 2, 9, 8), drawn(2, 8, 1, 4), drawn(3, 8)
-    at = settings("short_conv", "fp32", form=form)
+    at = settings("short_conv", "fp32", form=form, product=product)
     (ours,) = OPS["short_conv"].load()(x, w={"weight": weight, "bias": bias}, p={"activation": "none"}, at=at)
     padded = F.pad(x, (0, 0, 3, 0))
     for token in range(9):
         total = bias.clone()
         for tap in range(4):
-            product = padded[:, token + tap].double() * weight[:, 0, tap].double()
-            total = total + product.float() if form == "taps" else (total.double() + product).float()
+            exact = padded[:, token + tap].double() * weight[:, 0, tap].double()
+            once = exact.float() if product == UNROUNDED else exact.float().bfloat16().float()
+            total = total + once if form == "taps" else (total.double() + exact).float()
         assert same_bits(ours[:, token].contiguous(), total.expand(2, 8).contiguous())

@@ -10,7 +10,7 @@ import pytest
 from moeparity import bisect
 from moeparity.bisection.options import Options
 from moeparity.bisection.report import Report
-from moeparity.numerics.dtypes import MODEL
+from moeparity.numerics.dtypes import MODEL, UNROUNDED
 from moeparity.ops.attribute import Attribute, Value
 from moeparity.ops.declaration import Op
 from moeparity.ops.registry import OPS
@@ -42,12 +42,18 @@ WIDE: dict[str, dict[str, Value]] = {
 # One bit of a sigmoid shows in few bf16 numbers.
 OF_LABEL: dict[str, dict[str, Value]] = {
     "gated_delta:logistic": {"beta": "fp32"},
+    "gated_delta:inverse": {"solve": "rows"},
+    "gated_delta:merge": {"solve": "blocks", "chunk": 64},
+    "short_conv:product": {"form": "taps"},
     "lightning:block_sum": {"form": "blocks"},
     **{label: {"form": "tokens"} for label in ("mamba2:increment", "mamba2:read")},
     "mamba2:softplus": {"dt": "fp32"},
     "selective_scan:inner": {"read": "fp32"},
     "selective_scan:softplus": {"dt": "fp32", "read": "fp32"},
 }
+AT_ONCE = ("gated_delta:merge",)
+"""What shows in more tokens than a step of prefill has."""
+STORED = [a.name for a in OPS["gated_delta"].attributes if a.kind == "rounding" and a.default == UNROUNDED]
 NUMBERS: dict[str, Value] = {"gated_delta:chunk": 3, "mamba2:chunk": 3}
 SCANS = ("mamba2", "selective_scan")
 DTYPES = {
@@ -59,7 +65,8 @@ DTYPES = {
 }
 """What a side runs in: the window of the convolution has no more than that."""
 SAME = {
-    *(f"gated_delta:{site}={dtype}" for site in ("step_state", "block_state") for dtype in ("fp32", "fp64")),
+    *(f"gated_delta:{site}={dtype}" for site in STORED for dtype in ("fp32", "fp64")),
+    *(f"short_conv:product={dtype}" for dtype in ("model", "fp32", "fp64")),
     *(f"short_conv:{site}={dtype}" for site in ("step_state", "block_state") for dtype in ("model", "fp32", "fp64")),
     *(f"lightning:{s}={d}" for s in ("step_state", "block_state") for d in ("model", "fp32", "fp64")),
     *(f"{op}:{s}={d}" for op in SCANS for s in ("step_state", "block_state") for d in ("fp32", "fp64")),
@@ -93,11 +100,18 @@ def values() -> dict[str, tuple[Op, Attribute, Value]]:
     return {f"{op.name}:{attribute.name}={value}": (op, attribute, value) for op, attribute, value in every}
 
 
-def reported(folder: Path, checkpoint: Path, op: str, reference: dict[str, Any], candidate: dict[str, Any]) -> Report:
+def reported(
+    folder: Path,
+    checkpoint: Path,
+    op: str,
+    reference: dict[str, Any],
+    candidate: dict[str, Any],
+    steps: dict[str, Any] = STEPS,
+) -> Report:
     ids, node, dtype = random_tokens(3, 24), NODES[op], DTYPES[op]
     ids[1:, :8] = ids[0, :8].clone()
     sides = (
-        {**STEPS, "dtype": dtype, "set": {f"{node}:{name}": to for name, to in of.items()}}
+        {**steps, "dtype": dtype, "set": {f"{node}:{name}": to for name, to in of.items()}}
         for of in (reference, candidate)
     )
     recipe = write_recipe(folder, checkpoint, {"input_ids": ids}, *sides)
@@ -115,7 +129,9 @@ def test_a_planted_value_is_found(label: str, tmp_path: Path, of_op: dict[str, P
     background = WIDE.get(op.name, {}) | OF_LABEL.get(f"{op.name}:{attribute.name}", {})
     reference = {name: to for name, to in background.items() if name != attribute.name}
     node = NODES[op.name]
-    report = reported(tmp_path, of_op[op.name], op.name, reference, {**reference, attribute.name: value})
+    steps = {} if f"{op.name}:{attribute.name}" in AT_ONCE else STEPS
+    candidate = {**reference, attribute.name: value}
+    report = reported(tmp_path, of_op[op.name], op.name, reference, candidate, steps)
     (toggle,) = report.toggles
     assert toggle.name == f"{node}:{attribute.name}"
     assert toggle.had_no_effect == (label in SAME)

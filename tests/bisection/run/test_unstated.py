@@ -24,7 +24,7 @@ gate: {metric: k3, below: 1e-4}
 
 def test_a_server_of_a_model_whose_states_its_profile_does_not_state(tmp_path: Path) -> None:
     """transformers' profile states them, vLLM's does not."""
-    make_small("qwen3_next", tmp_path / "model")
+    make_small("kimi_linear", tmp_path / "model")
     (tmp_path / "tokens.jsonl").write_text('{"input_ids": [1, 2, 3, 4, 5, 6], "mask": [0, 0, 1, 1, 1, 1]}\n')
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     report = moeparity.bisect(tmp_path / "recipe.yaml", device="cpu")

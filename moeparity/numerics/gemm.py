@@ -15,7 +15,7 @@ from moeparity.numerics.additions import of_order
 from moeparity.numerics.blocks import in_blocks
 from moeparity.numerics.dtypes import name_of, torch_dtype
 from moeparity.numerics.gemm_forms import ALL, BIASED, ONE_ROW, ONEDNN, grain_of, refusal, spans
-from moeparity.numerics.orders import NATIVE, parse, tree
+from moeparity.numerics.orders import NATIVE, Order, parse, tree
 from moeparity.numerics.rounding import add, linear, rounded, tf32, working
 from moeparity.numerics.summation import sum_axis, sum_tree
 from moeparity.numerics.tensor_core.gemm_orders import TensorCoreOrder, multiplied, tensor_core_order
@@ -173,11 +173,38 @@ def matmul(a: torch.Tensor, b: torch.Tensor, order: str, *, start: torch.Tensor 
     a [..., M, K], b [..., K, N], start [..., M, N], which the accumulator holds before the first product (None: that
     product) -> [..., M, N] in the accumulator's dtype, fp32, or fp64 where an operand is. Products as in `gemm`.
     """
-    accumulate = working(a.dtype, b.dtype)
-    starts = [None] * a.shape[:-2].numel() if start is None else list(start.flatten(0, -3))
-    pairs = zip(a.flatten(0, -3), b.flatten(0, -3), starts, strict=True)
-    products = [_in_order(x, y.t(), order, accumulate, start=begun) for x, y, begun in pairs]
-    return torch.stack(products).view(*a.shape[:-1], b.shape[-1])
+    sum_order, accumulate = parse(order), working(a.dtype, b.dtype)
+    left, right = a.flatten(0, -3), b.flatten(0, -3)
+    begun = None if start is None else start.flatten(0, -3)
+    together = _at_once(sum_order, a.shape[-1], start=start is not None) // max(1, a.shape[-2] * b.shape[-1])
+    if together < 2:
+        starts = [None] * len(left) if begun is None else list(begun)
+        pairs = zip(left, right, starts, strict=True)
+        products = torch.stack([_in_order(x, y.t(), order, accumulate, start=onto) for x, y, onto in pairs])
+    else:
+        # Small products side by side: a step of the sum costs as much for one as for many.
+        spans = _runs(len(left), together)
+        onto = [None if begun is None else begun[span] for span in spans]
+        products = torch.cat(
+            [_side_by_side(left[s], right[s], sum_order, accumulate, o) for s, o in zip(spans, onto, strict=True)]
+        )
+    return products.view(*a.shape[:-1], b.shape[-1])
+
+
+def _side_by_side(
+    a: torch.Tensor, b: torch.Tensor, order: Order, accumulate: torch.dtype, start: torch.Tensor | None
+) -> torch.Tensor:
+    """a [B, M, K], b [B, K, N], start [B, M, N] or None -> [B, M, N]."""
+    left = a.permute(2, 0, 1).contiguous().to(accumulate).unsqueeze(-1)
+    right = b.permute(1, 0, 2).contiguous().to(accumulate).unsqueeze(2)
+    left = left.expand(-1, -1, -1, b.shape[-1])
+    return sum_axis(left, order, 0, accumulate=accumulate, start=start, times=right)
+
+
+def _at_once(order: Order, k: int, *, start: bool) -> int:
+    """How many output elements of a sum over K are added up together."""
+    steps = of_order(order, k, start=start).steps
+    return max(LEAST, AT_ONCE // max((len(step.operands) * step.width for step in steps), default=1))
 
 
 def _in_order(
@@ -197,8 +224,7 @@ def _in_order(
     turned = len(rows) > len(weight)
     shorter, longer, result = (weight, rows, out.t()) if turned else (rows, weight, out)
     begun = start.t() if turned and start is not None else start
-    values = max((len(step.operands) * step.width for step in plan.steps), default=1)
-    size = max(LEAST, AT_ONCE // values)
+    size = _at_once(sum_order, K, start=start is not None)
     runs = _runs(len(longer), min(size, WIDEST))
     for wide in through(runs, [1] * len(runs)):
         b = longer[wide].t().contiguous().to(accumulate).unsqueeze(1)

@@ -145,7 +145,7 @@ def _by_token(*more: str) -> Iterator[Attribute]:
 
 
 BY_TOKEN = tuple(_by_token())
-"""Where tokens go to different weights, or a latent's weight is absorbed: one history is not all."""
+"""Where tokens go to different weights: one history is not all."""
 BY_TOKEN_OR_HISTORY = tuple(_by_token(DELAYED))
 """Where there is one weight."""
 

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from moeparity.bisection.study import Study
+from moeparity.inputs.weights.loaded import asks_for
 from moeparity.plan.graph import Node
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.sides import Side
@@ -28,8 +29,13 @@ class SideKernels:
 def settings_of(study: Study, side: Side, phase: Case) -> SideKernels:
     """How a side's kernels are called outside of a pass, in a phase of its plan."""
     bound = side.plan.at_phase(phase)
+
+    def weights(node: Node) -> Mapping[str, Tensor]:
+        as_run = bound.as_run(node)
+        return study.model.weights.node(as_run, bound.dtype_of(node.name), asks_for(as_run, bound.active(node)))
+
     return SideKernels(
         at=lambda node: node.op.settings({**bound.told_to(node), **bound.active(node)}),
-        weights=lambda node: study.model.weights.node(bound.as_run(node), bound.dtype_of(node.name)),
+        weights=weights,
         node=bound.as_run,
     )

@@ -11,13 +11,11 @@ import torch
 from moeparity.engine import functions
 from moeparity.engine.carried import Carried
 from moeparity.engine.edits import edited, edits_see_rows, resets_states
-from moeparity.inputs.weights.cache_scales import reads_scales
-from moeparity.inputs.weights.store import Loaded, Weights
+from moeparity.inputs.weights.loaded import Loaded, Weights, asks_for
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.numerics.joined_steps import Steps
 from moeparity.ops.attribute import RefusedError
 from moeparity.ops.kernels.text import Text
-from moeparity.ops.quantised import rounds_operands
 from moeparity.plan.bound import Plan
 from moeparity.plan.graph import Node
 from moeparity.plan.region import Region
@@ -79,7 +77,7 @@ def op_numerics(plan: Plan, node: Node, rounded: Mapping[str, object]) -> Numeri
     choices = {**plan.told_to(node), **plan.active(node)}
     active = {**choices, **rounded}
     at = node.op.settings(active)
-    dtype, kernel, asks = plan.dtype_of(node.name), node.op.load(), _asks_for_scales(node, active)
+    dtype, kernel, asks = plan.dtype_of(node.name), node.op.load(), asks_for(node, active)
 
     def compute(call_inputs: CallInputs) -> tuple[torch.Tensor, ...]:
         carried = call_inputs.carried
@@ -94,7 +92,7 @@ def op_numerics(plan: Plan, node: Node, rounded: Mapping[str, object]) -> Numeri
 
         def called(*reads: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
             nonlocal states
-            weights = weights_of(call_inputs.loaded, node, dtype, scales=asks)
+            weights = weights_of(call_inputs.loaded, node, dtype, asks)
             out: Any = kernel(*reads, w=weights, p=node.params, at=at, **further)
             ports = out if isinstance(out, tuple) else (out,)
             states = ports[len(node.outputs) :] if carried is not None else ()
@@ -120,16 +118,11 @@ def op_numerics(plan: Plan, node: Node, rounded: Mapping[str, object]) -> Numeri
     )
 
 
-def _asks_for_scales(node: Node, active: Mapping[str, Any]) -> bool:
-    """Whether a node computes with scales of the checkpoint."""
-    return rounds_operands(active) or reads_scales(node, active)
-
-
-def weights_of(loaded: Loaded, node: Node, dtype: str, *, scales: bool) -> Weights:
-    """The weights of a node as it is run, with the `scales` of its codes, or of a cache, where these are asked for;
-    none for a node without weights, whichever segment is loaded.
+def weights_of(loaded: Loaded, node: Node, dtype: str, beside: tuple[str, ...]) -> Weights:
+    """The weights of a node as it is run, with what of `loaded.BESIDE` is asked for; none for a node without weights,
+    whichever segment is loaded.
     """
-    return loaded.of(node, dtype, scales=scales) if node.weights or scales else {}
+    return loaded.of(node, dtype, beside) if node.weights or beside else {}
 
 
 def region_numerics(plan: Plan, node: Node, region: Region, function: Callable[..., Any]) -> Numerics:

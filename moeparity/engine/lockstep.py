@@ -35,7 +35,8 @@ from moeparity.engine.visit import Visit
 from moeparity.engine.walker import Walker, WalkerName, WalkersRefusedError, with_lanes
 from moeparity.engine.work import Work
 from moeparity.inputs.tokens.images import Images
-from moeparity.inputs.weights.store import Loaded, WeightStore
+from moeparity.inputs.weights.loaded import Loaded
+from moeparity.inputs.weights.store import WeightStore
 from moeparity.ops.attribute import RefusedError
 from moeparity.plan.graph import SOURCES, Graph, Node
 from moeparity.plan.schedule.steps import MicroBatches, Schedule

@@ -13,7 +13,7 @@ from moeparity.engine.batch import Batch, Rows
 from moeparity.engine.grid import Grid, Turn
 from moeparity.engine.values import Block, assemble
 from moeparity.engine.walker import WalkerName
-from moeparity.inputs.weights.store import Loaded
+from moeparity.inputs.weights.loaded import Loaded
 from moeparity.plan.graph import SOURCES, Node
 from moeparity.plan.region import Region
 from moeparity.plan.schedule.cases import Case, case_of

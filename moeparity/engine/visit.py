@@ -24,7 +24,7 @@ from moeparity.engine.states import Handed, rows_of
 from moeparity.engine.task import Task
 from moeparity.engine.texts import Texts
 from moeparity.engine.values import Block, Identities, assemble, common, reblocked
-from moeparity.inputs.weights.store import Loaded
+from moeparity.inputs.weights.loaded import Loaded
 from moeparity.numerics.bits import int_view
 from moeparity.ops.kernels.pieces import current
 from moeparity.ops.placement import APART, HANDS_ON, SUM

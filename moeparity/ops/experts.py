@@ -15,7 +15,7 @@ from moeparity.ops.linear import COLUMN, FORMS, INSIDE, ROW, ROWS, TF32, in_8_bi
 from moeparity.ops.memory import BYTES, INTEGER, Call, Memory, Shapes, on_tensor_cores
 from moeparity.ops.placement import BLOCKS, PARTIAL, TENSOR, cut, refuse_pieces
 from moeparity.ops.quantised import BY_TOKEN, rounds_operands
-from moeparity.ops.scale_choices import DISPATCH
+from moeparity.ops.scale_choices import DISPATCH, JOINED
 
 COMBINE, EPILOGUE, ACTIVATION, INPUT = "combine", "epilogue", "activation", "input"
 """Where the routing weight is multiplied in."""
@@ -45,6 +45,8 @@ def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | N
         return attribute, "experts without weights stand in no GEMM of all experts, nor on a rank's part of one."
     if values.get("score_site") in _NARROWED["score_site"] and "down_bias" in shapes:
         return "score_site", "the down projection's bias comes later, and meets no weight. Set combine or epilogue."
+    if values.get("weight_scales") == JOINED and values.get("gate_up") == "split":
+        return "weight_scales", "gate and up of an expert are two tensors here. Set gate_up: fused, or tensor."
     if adapter.is_unmerged(values) and (cut(values) > 1 or values["implementation"] != LOOP):
         return "adapter", "rows beside a GEMM of all experts, or of experts cut over ranks, have no kernel. Set merged."
     return _refuses_gemm(shapes, values)

@@ -25,7 +25,7 @@ from moeparity.ops.declaration import Cut, Op, Parameter, Refusals, Role, Tokens
 from moeparity.ops.kv_cache import COMPUTED, LAYOUT, READ_AS_STORED, own_keys
 from moeparity.ops.memory import Memory, Shapes
 from moeparity.ops.placement import BLOCKS, TENSOR, cut, refuse_pieces
-from moeparity.ops.quantised import BY_TOKEN, BY_TOKEN_OR_HISTORY, OF_WEIGHT
+from moeparity.ops.quantised import BY_TOKEN_OR_HISTORY, OF_WEIGHT
 
 _ABSORBED = {"projection": ("absorbed",)}
 _EXPANDED = {"projection": ("expanded",)}
@@ -36,7 +36,7 @@ KV_B_ORDER = "kv_b_order"
 
 _QUANTISED = tuple(
     replace(choice, when={**(_WITH_LATENT if choice.name in OF_WEIGHT else _CONTEXT), **choice.when})
-    for choice in BY_TOKEN
+    for choice in BY_TOKEN_OR_HISTORY
 )
 """Of `mla`: where kv_b's halves are absorbed, they are multiplied out, and activations stay as they are."""
 _ORDER = replace(linear.ORDER, name=KV_B_ORDER, says=f"of the GEMMs with kv_b: {linear.ORDER.says}")

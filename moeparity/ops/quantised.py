@@ -21,6 +21,8 @@ from moeparity.ops.scale_choices import (
     ACTIVATIONS,
     DELAYED,
     GROUP,
+    JOINED,
+    LARGEST,
     MULTIPLIED,
     OF_ACTIVATIONS,
     OF_WEIGHTS,
@@ -143,7 +145,7 @@ def _by_token(*more: str) -> Iterator[Attribute]:
 
 
 BY_TOKEN = tuple(_by_token())
-"""Where tokens go to different weights, or a latent's weight is absorbed: one history is not all."""
+"""Where tokens go to different weights: one history is not all."""
 BY_TOKEN_OR_HISTORY = tuple(_by_token(DELAYED))
 """Where there is one weight."""
 
@@ -206,6 +208,8 @@ _BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
 
 
 def _misfit_of_magnitude(values: Mapping[str, Value]) -> tuple[str, str] | None:
+    if values.get("weight_scales") == JOINED and values["weight_magnitude"] != LARGEST:
+        return "weight_magnitude", "the scale of joined weights is made of their largest number. Set largest."
     if values.get("weight_magnitude") == MULTIPLIED and values[WEIGHTS] == "fp4_e2m1":
         return "weight_magnitude", "ModelOpt searches by multiplying for fp8_e4m3, int8 and int4 only. Set shrunk."
     for name, (least, most) in _BOUNDS.items():

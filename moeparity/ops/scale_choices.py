@@ -12,6 +12,10 @@ from moeparity.ops.attribute import Attribute, Condition, site
 
 WEIGHTS, ACTIVATIONS = "weights", "activations"
 BLOCK, CHANNEL, GROUP, TOKEN, TENSOR = "block", "channel", "group", "token", "tensor"
+JOINED = "joined"
+"""One scale for all weights that an engine joins into one tensor."""
+JOINED_NODES = (frozenset({"q_proj", "k_proj", "v_proj"}), frozenset({"gate_proj", "up_proj"}))
+"""Nodes of a block that read the same and that engines join (vLLM 0.33.0, packed_modules_mapping of its models)."""
 STATIC, DELAYED = "static", "delayed"
 DIVIDED, RECIPROCAL, FROM_LARGEST = "divided", "reciprocal", "from_largest"
 """How a number meets its scale: divided by it, times 1 / scale, or times (largest code / largest number)."""
@@ -45,6 +49,7 @@ _HISTOGRAM: Final = Evidence("verified", "ModelOpt 0.47.0, quantization/calib/hi
 _TORCHAO: Final = Evidence("verified", "torchao 0.18.0, prototype/mx_formats/mx_tensor.py to_mx")
 _POWERS_OF_FP4: Final = Evidence("verified", "compressed-tensors 0.20.1, quantization/utils/mxfp_utils.py")
 _DISPATCH: Final = Evidence("read", "DeepEP dd758caf45, csrc/kernels/legacy/internode_ll.cu, utils.cuh")
+_MAX_SCALE: Final = Evidence("read", "vLLM 0039d4bdd8, quantization/utils/w8a8_utils.py requantize_with_max_scale")
 _REQUANTISED: Final = Evidence("read", "vLLM 0.33.0, quantization/utils/fp8_utils.py requant_weight_ue8m0_inplace")
 _SGLANG_GROUP: Final = Evidence("read", "sglang 0.5.23, kernels/jit/csrc/gemm/per_token_group_quant.cuh")
 _VLLM_CPU: Final = Evidence("read", "vLLM 0.32.0 for CPUs, csrc/cpu/cpu_wna16.cpp Dequantizer4b")
@@ -135,10 +140,13 @@ SCALES_OF_WEIGHTS = (
         name="weight_scales",
         kind="form",
         default=BLOCK,
-        values=(BLOCK, GROUP, CHANNEL, TENSOR),
+        values=(BLOCK, GROUP, CHANNEL, TENSOR, JOINED),
         when=OF_WEIGHTS,
+        sources={JOINED: _MAX_SCALE},
         says="a scale for each square of `weight_block`, cut short at the ends; for so many inputs of an output, as in "
-        "MXFP8; for each output; or one",
+        "MXFP8; for each output; or one; or one for all that an engine joins (q, k and v; gate and up), of their "
+        "largest number, or the largest of the checkpoint's scales: codes are then multiplied out, rounded to "
+        "`master`, and rounded once more to that scale",
     ),
     Attribute(
         name="weight_block",

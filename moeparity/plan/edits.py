@@ -13,11 +13,15 @@ one behind the other in its columns (halves) or rows (row_halves), or alternatin
 """
 
 
-ScaleVerb = Literal["transposed", "shifted", "twice", "inverted", "missing", "times", "of", "checkpoint", "block"]
+ScaleVerb = Literal[
+    "transposed", "shifted", "twice", "inverted", "missing", "blocks_twice", "blocks_inverted", "tensor_inverted",
+    "tensor_missing", "times", "of", "checkpoint", "block",
+]  # fmt: skip
 """What is done to the scales of a quantised weight. `transposed`: read as if their transpose were stored. `shifted`:
-each block has those of the next. `twice`: applied once more. `inverted`: divided by. `missing`: not applied. `times`:
-multiplied by a number. `of`: those of another tensor. `checkpoint`: those of another checkpoint. `block`: taken for
-those of blocks or groups of another size.
+each block has those of the next. `twice`: applied once more. `inverted`: divided by. `missing`: not applied.
+`blocks_twice`, `blocks_inverted`: those of blocks alone, beside a scale of the tensor; `tensor_inverted`,
+`tensor_missing`: the latter alone; nothing, where there is none. `times`: multiplied by a number. `of`: those of
+another tensor. `checkpoint`: those of another checkpoint. `block`: taken for those of blocks or groups of another size.
 """
 
 

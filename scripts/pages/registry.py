@@ -135,7 +135,7 @@ MEASURED = {
     ),
     "tensor-cores": Page(
         path="docs/generated/tensor-cores.md",
-        takes="three minutes",
+        takes="eight minutes",
         write=put_out("benchmarks.gpus_compared"),
         measured=True,
     ),

@@ -22,6 +22,7 @@ SMALL = {
     "op_shares": ("--tokens", "128"),
     "orders": ("--rows", "8", "--hidden", "64", "--repeats", "1"),
     "planted_faults": ("--cases", "1", "--folder", "FOLDER"),
+    "promoted": (),
     "retokenised": (),
     "rollout": ("--sequences", "2", "--new", "4", "--repetitions", "1"),
     "census": ("--steps", "4"),

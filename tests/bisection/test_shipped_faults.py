@@ -32,6 +32,7 @@ MODELS = (
     "mistral4",
     "llama4",
     "quantised",
+    "in_nvfp4",
     "laguna",
     "longcat_flash",
 )
@@ -89,6 +90,13 @@ def shrunk(checkpoint: Path, folder: Path) -> Path:
 def quantised(qwen3_moe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("quantised") / "model"
     quantise(qwen3_moe, FORMATS["fp8-blocks"], folder, 32)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def in_nvfp4(qwen3_moe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("in_nvfp4") / "model"
+    quantise(qwen3_moe, FORMATS["nvfp4-packed"], folder, 16)
     return folder
 
 

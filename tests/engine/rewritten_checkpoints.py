@@ -41,6 +41,8 @@ class Case:
 IN_FP8 = "_in_fp8"
 """Behind a small checkpoint's name: the same in fp8, a scale for each block of `BLOCK` x `BLOCK`."""
 BLOCK = 16
+IN_NVFP4 = "_in_nvfp4"
+"""The same in NVFP4 as compressed-tensors has it."""
 ALL = ("qwen3_moe", "deepseek_v3", "qwen2_moe", "gpt_oss")
 
 
@@ -237,6 +239,28 @@ def rescaled(
     return by_hand
 
 
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+
+
+def on_two_levels(
+    scale: Callable[[Tensor, Tensor], Tensor], names: str = f"{LAYER}self_attn.o_proj"
+) -> Callable[[Tensors, Config, Tensors], None]:
+    """Some weights as numbers: codes times what is made of their blocks' scales and that of the tensor."""
+
+    def by_hand(tensors: Tensors, config: Config, others: Tensors) -> None:
+        for name in [name for name in tensors if re.match(f"{names}.*weight_packed", name)]:
+            module = name.removesuffix(".weight_packed")
+            pairs = tensors.pop(name).int()
+            codes = torch.stack((pairs & 15, pairs >> 4), -1).flatten(-2)
+            numbers = torch.tensor([*E2M1, *(-x for x in E2M1)])[codes]
+            blocks, whole = (tensors.pop(f"{module}.weight_{each}").float() for each in ("scale", "global_scale"))
+            each = scale(blocks, whole).repeat_interleave(16, -1)
+            tensors[f"{module}.weight"] = (numbers * each).bfloat16()
+            config["quantization_config"]["ignore"].append(module)
+
+    return by_hand
+
+
 def scales_of_layer_2(tensors: Tensors, config: Config, others: Tensors) -> None:
     for name in [name for name in tensors if name.startswith(f"{LAYER}mlp.experts.") and name.endswith("_scale_inv")]:
         tensors[name] = tensors[name.replace(LAYER, OTHER)].clone()
@@ -274,7 +298,7 @@ def head_in_fp8(weight: Tensor) -> Tensor:
     return ((weight.float() * factor).to(torch.float8_e4m3fn).float() * (1 / factor)).to(weight.dtype)
 
 
-FP8 = ("qwen3_moe_in_fp8",)
+FP8, NVFP4 = ("qwen3_moe_in_fp8",), ("qwen3_moe_in_nvfp4",)
 O_PROJ, NODE = "self_attn.o_proj.weight", "layers[1].attention."
 CASES = (
     Case(name="gate-and-up-exchanged", models=ALL, layers=[1], by_hand=exchange_gate_and_up),
@@ -522,6 +546,31 @@ CASES = (
         nodes="layers[1].moe.experts",
         values={"part": "gate and up", "factor": 1.2345},
         by_hand=rescaled(lambda x: x * 1.2345, "mlp.experts.*.(gate|up)_proj"),
+    ),
+    Case(
+        name="block-scales-twice",
+        models=NVFP4,
+        nodes=f"{NODE}o_proj",
+        by_hand=on_two_levels(lambda blocks, whole: blocks * blocks / whole),
+    ),
+    Case(
+        name="block-scales-inverted",
+        models=NVFP4,
+        nodes=f"{NODE}o_proj",
+        by_hand=on_two_levels(lambda blocks, whole: 1 / blocks / whole),
+    ),
+    Case(
+        name="tensor-scale-inverted",
+        models=NVFP4,
+        nodes=f"{NODE}o_proj",
+        by_hand=on_two_levels(lambda blocks, whole: blocks * whole),
+    ),
+    Case(
+        name="tensor-scale-missing",
+        models=NVFP4,
+        nodes="layers[1].moe.experts",
+        values={"part": "gate and up"},
+        by_hand=on_two_levels(lambda blocks, _: blocks, f"{LAYER}mlp.experts.*.(gate|up)_proj"),
     ),
     Case(
         name="skip-list-ignored",

@@ -21,13 +21,14 @@ from moeparity.numerics.bits import same_bits
 from moeparity.plan.faults.reader import shipped_faults
 from tests.checkpoint_factory import FILE, make_small
 from tests.engine.faulty import Values, fault, plan_of, walk
-from tests.engine.rewritten_checkpoints import BLOCK, CASES, IN_FP8, Case
+from tests.engine.rewritten_checkpoints import BLOCK, CASES, IN_FP8, IN_NVFP4, Case
 from tests.engine.test_faults_at_nodes import TESTED
 from tests.opened import opened
 from tests.planted.places import random_tokens
 
 Checkpoints = Callable[[str], Path]
 IDS = random_tokens(2, 11, vocab=300)
+FORMS = {IN_FP8: "fp8-blocks", IN_NVFP4: "nvfp4-packed"}
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +37,10 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
     folders: dict[str, Path] = {}
 
     def checkpoint(name: str) -> Path:
-        if name.endswith(IN_FP8):
+        form = next((form for ending, form in FORMS.items() if name.endswith(ending)), None)
+        if form is not None:
             folder = tmp_path_factory.mktemp(name) / "model"
-            quantise(checkpoint(name.removesuffix(IN_FP8)), FORMATS["fp8-blocks"], folder, BLOCK)
+            quantise(checkpoint(name.rpartition("_in_")[0]), FORMATS[form], folder, BLOCK)
             folders[name] = folder
         elif name not in folders:
             folders[name] = make_small(name, tmp_path_factory.mktemp(name))

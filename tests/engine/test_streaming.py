@@ -16,7 +16,8 @@ from moeparity.engine.view import NodeView, Observer
 from moeparity.engine.walker import Walker
 from moeparity.errors import Where
 from moeparity.inputs.model import Model, open_model
-from moeparity.inputs.weights.store import Loaded, Residency
+from moeparity.inputs.weights.loaded import Loaded
+from moeparity.inputs.weights.store import Residency
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile

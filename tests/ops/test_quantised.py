@@ -162,6 +162,27 @@ def test_what_expands_a_latent_has_a_history_of_its_own(amax: float) -> None:
     assert not same_bits(ours, dynamic)
 
 
+@pytest.mark.parametrize("amax", [0.0, 2.5])
+def test_what_expands_all_latents_anew_has_that_history_too(amax: float) -> None:
+    """`mla` in context is attention on what `mla_expand` gives with the same choices."""
+    heads, nope, rope, value, width = 4, 16, 8, 16, 128
+    latent, kv_b = operands(6, heads * (nope + value), width)
+    choices: dict[str, Any] = {"weights": FP8, "activations": FP8, "activation_scales": "delayed"}
+    choices["activation_amax"] = amax
+    q_nope, _ = operands(6, 1, heads * nope)
+    q_rope, k_rope = (operands(6, 1, n * rope)[0].view(1, 6, n, rope).transpose(1, 2) for n in (heads, 1))
+    q_nope, mask = q_nope.view(1, 6, heads, nope), torch.ones(1, 6, dtype=torch.bool)
+    p = {"heads": heads, "value_dim": value, "rope": {"rope_type": "default"}}
+    once = run("mla_expand", latent[None, None], None, w={"kv_b": kv_b}, p={"heads": heads}, **choices)
+    alone = run("mla", q_nope, q_rope, None, k_rope, mask, once, w={"kv_b": kv_b}, p=p)
+    context = {"projection": "context", **choices}
+    ours = run("mla", q_nope, q_rope, latent[None, None], k_rope, mask, w={"kv_b": kv_b}, p=p, **context)
+    assert same_bits(ours, alone)
+    context |= {"activation_scales": "group", "activation_group": 128}
+    dynamic = run("mla", q_nope, q_rope, latent[None, None], k_rope, mask, w={"kv_b": kv_b}, p=p, **context)
+    assert not same_bits(ours, dynamic)
+
+
 def test_a_history_from_a_recipe_is_one_number_for_each_node() -> None:
     model = open_model(QUICKSTART)
     ids = torch.arange(4).view(1, 4)

@@ -14,7 +14,7 @@ NUMBERS |= {
     for op in OPS
     for name, number in (("weight_clip", 0.5), ("weight_percentile", 50.0), ("weight_amax", 0.01))
 }
-NUMBERS |= dict.fromkeys(("linear:activation_amax", "lm_head:activation_amax", "mla_expand:activation_amax"), 0.01)
+NUMBERS |= {f"{op}:activation_amax": 0.01 for op in OPS if op != "experts"}
 NUMBERS["experts:dispatch_floor"] = 100.0
 WHOLE_NUMBERS: dict[str, int] = {f"{op}:{name}": 16 for op in OPS for name in ("weight_block", "activation_group")}
 WHOLE_NUMBERS["experts:dispatch_group"] = 16

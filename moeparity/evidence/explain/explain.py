@@ -15,7 +15,7 @@ from moeparity.evidence.explain.sample import Sample, Values, with_earlier
 from moeparity.evidence.explain.score import tokens_apart
 from moeparity.evidence.explain.tries import NOTHING
 from moeparity.evidence.explain.undecided import open_choices
-from moeparity.inputs.weights.store import Loaded
+from moeparity.inputs.weights.loaded import Loaded
 from moeparity.ops.attribute import EDGE
 from moeparity.plan.bound import Plan
 from moeparity.plan.graph import Node

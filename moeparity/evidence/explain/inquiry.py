@@ -29,7 +29,7 @@ from moeparity.evidence.explain.score import Score
 from moeparity.evidence.explain.tries import Tries, minimal, scored
 from moeparity.evidence.explain.unlisted_orders import OrderBudget, UnlistedOrders
 from moeparity.evidence.explain.vocabulary import in_one_dtype
-from moeparity.inputs.weights.store import Loaded
+from moeparity.inputs.weights.loaded import Loaded
 from moeparity.progress import Stop
 
 WORK: Final = 16384

@@ -17,7 +17,7 @@ from moeparity.evidence.explain.faults import PLANTED, every_expert, order_of, o
 from moeparity.evidence.explain.price import call_price, rewriting_price
 from moeparity.evidence.explain.replaced import Choices, Replaced
 from moeparity.evidence.explain.sample import Ports, Sample, Values, with_earlier
-from moeparity.inputs.weights.store import Loaded
+from moeparity.inputs.weights.loaded import Loaded
 from moeparity.ops.attribute import EDGE
 from moeparity.ops.log_probs import UNROUNDED
 from moeparity.plan.bound import Plan

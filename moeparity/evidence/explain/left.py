@@ -18,9 +18,9 @@ from moeparity.evidence.explain.kernels import Kernels
 from moeparity.evidence.explain.replaced import Choices
 from moeparity.evidence.explain.report import Left
 from moeparity.evidence.explain.sample import Sample
+from moeparity.inputs.weights.loaded import asks_for
 from moeparity.metrics.divergence import compare
 from moeparity.ops.attribute import RefusedError
-from moeparity.ops.quantised import rounds_operands
 
 DRAWS: Final = 16
 """Legal orders that are drawn."""
@@ -72,7 +72,7 @@ def _beyond_orders(remainder: Left, kernels: Kernels, choices: Choices, sample: 
     active = plan.active(node)
     at = node.op.settings({**plan.told_to(node), **active})
     as_run = plan.as_run(node)
-    weights = weights_of(kernels.loaded, as_run, plan.dtype_of(node.name), scales=rounds_operands(active))
+    weights = weights_of(kernels.loaded, as_run, plan.dtype_of(node.name), asks_for(as_run, active))
     call = Call(node=as_run, inputs=inputs, weights=weights, at=at)
     draw = "a fault changes what goes in or comes out" if as_run.edits else orders_of(call)
     if draw is None or isinstance(draw, str):

@@ -18,7 +18,7 @@ from moeparity.evidence.explain.sample import Sample, Values
 from moeparity.evidence.explain.score import Score
 from moeparity.evidence.explain.tries import NOTHING, scored
 from moeparity.evidence.explain.unlisted_orders import OrderBudget
-from moeparity.inputs.weights.store import Loaded
+from moeparity.inputs.weights.loaded import Loaded
 from moeparity.plan.address import role
 from moeparity.plan.bound import Plan
 from moeparity.plan.graph import Node

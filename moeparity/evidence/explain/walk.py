@@ -14,7 +14,8 @@ from moeparity.evidence.explain.parts import Comparison, Load, Parts, compared, 
 from moeparity.evidence.explain.report import UNSHOWN, Explanation, Unseen
 from moeparity.evidence.explain.statements import as_number
 from moeparity.evidence.explain.unlisted_orders import OrderBudget
-from moeparity.inputs.weights.store import Loaded, WeightStore
+from moeparity.inputs.weights.loaded import Loaded
+from moeparity.inputs.weights.store import WeightStore
 from moeparity.plan.bound import Plan
 from moeparity.plan.changed import in_phases
 from moeparity.plan.faults.plant import width_of

@@ -109,7 +109,8 @@ def explain_codes(a: Checkpoint, b: Checkpoint, pairs: Mapping[str, list[Finding
             if _is_unknown(pairs.get(name), *NO_CAUSE):
                 (finding,) = pairs[name]
                 ours, theirs = (factors(side.stored_tensor(name), None, divides=False).float() for side in (a, b))
-                says = changed(ours, theirs, packed.block) or finding.says
+                within = _OF_E4M3 if b.stored[name].dtype == "F8_E4M3" else ROUNDED
+                says = changed(ours, theirs, packed.block, within) or finding.says
                 codes = "" if pairs.get(values) else ", for the codes that A has"
                 pairs[name][:] = [replace(finding, says=f"{says}{codes}")]
 

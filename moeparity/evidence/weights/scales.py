@@ -87,23 +87,23 @@ def _mistaken(scales: Tensor, block: Block) -> Iterator[tuple[str, Tensor, float
             yield f"each is taken for that of a block of {high} x {wide}", larger, 1.0
 
 
-def changed(ours: Tensor, theirs: Tensor, block: Block) -> str:
+def changed(ours: Tensor, theirs: Tensor, block: Block, within: float) -> str:
     """What A's scales, fp32 [.., rows of blocks, columns of blocks], became in B's; empty if nothing that is known, or
-    not the same in all matrices of a stack.
+    not the same in all matrices of a stack. within: by what fraction of itself a scale may be rounded.
     """
     pairs = list(zip(ours, theirs, strict=True)) if ours.dim() > 2 else [(ours, theirs)]
-    sentences = {_changed(a, b, block) for a, b in pairs if not torch.equal(a, b)}
+    sentences = {_changed(a, b, block, within) for a, b in pairs if not torch.equal(a, b)}
     return sentences.pop() if len(sentences) == 1 else ""
 
 
-def _changed(ours: Tensor, theirs: Tensor, block: Block) -> str:
+def _changed(ours: Tensor, theirs: Tensor, block: Block, within: float) -> str:
     for words, scales, _ in _mistaken(ours, block):
-        if torch.allclose(scales, theirs, rtol=ROUNDED, atol=0):
+        if torch.allclose(scales, theirs, rtol=within, atol=0):
             return f"one number only in B: {words}" if words == _ALL_ONE else f"A's scales: {words}"
     if torch.equal(torch.exp2(torch.log2(ours).ceil()), theirs):
         return "A's scales, raised to powers of two"
     ratios = theirs / ours
-    is_one = bool(((ratios / ratios.median() - 1).abs() < ROUNDED).all())
+    is_one = bool(((ratios / ratios.median() - 1).abs() < within).all())
     return f"A's scales times {float(ratios.median()):.4g}" if is_one else ""
 
 

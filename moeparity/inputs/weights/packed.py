@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -16,11 +17,17 @@ from moeparity.inputs.weights.source import Entry, Packed
 from moeparity.plan.edits import ScaleVerb
 
 Shape = tuple[int, ...]
+Edits = Sequence[tuple[ScaleVerb, float]]
+"""What a fault does to scales, each with its number."""
 
 _OF_ACTIVATIONS = (".input_scale", ".input_global_scale", ".output_scale")
 _OF_CACHES = (".k_scale", ".v_scale", ".q_scale", ".kv_scale")
 _AT_ONCE = 1 << 20
 """Stored numbers that are multiplied out at once."""
+LEVELS: Final[frozenset[ScaleVerb]] = frozenset(
+    ("blocks_twice", "blocks_inverted", "tensor_inverted", "tensor_missing")
+)
+"""What a fault does to one of two levels of scales."""
 _BY_ROW = {"values", "scales", "second", "shape"}
 """The tensors of a weight of which a part of the rows needs a part, or all as it is."""
 
@@ -174,7 +181,7 @@ def by_matrix(stored: Mapping[str, Tensor], packed: Packed) -> Iterator[dict[str
         yield from ({"values": v, "scales": s} for v, s in zip(values, stored["scales"], strict=True))
 
 
-def unpacked(stored: Mapping[str, Tensor], packed: Packed, edits: Sequence[tuple[ScaleVerb, float]] = ()) -> Tensor:
+def unpacked(stored: Mapping[str, Tensor], packed: Packed, edits: Edits = ()) -> Tensor:
     """The numbers of a weight [..., outputs, inputs], or [experts, inputs, outputs] of mxfp4, in the dtype of its
     product, of its tensors by role. One expert of a stack after another, since only the result has room for all. edits:
     what a fault does to its scales.
@@ -200,16 +207,14 @@ def on_grid(packed: Packed) -> str | None:
     return None if packed.form.second or ("zeros" in packed.tensors and grid != "int4") else grid
 
 
-def scales_by_row(
-    scales: Tensor, packed: Packed, shape: Shape, edits: Sequence[tuple[ScaleVerb, float]] = ()
-) -> Tensor:
+def scales_by_row(scales: Tensor, packed: Packed, shape: Shape, edits: Edits = ()) -> Tensor:
     """The scales of a weight [.., rows, columns] of `shape`, fp32 [.., rows, groups of columns]; as `unpacked` has
     them.
     """
     by_block = factors(scales, None, divides=False).float()
     if by_block.dim() > 2:
         return torch.stack([scales_by_row(each, packed, shape[1:], edits) for each in by_block])
-    for verb, number in edits:
+    for verb, number in (each for each in edits if each[0] not in LEVELS):
         by_block, _ = _edited(by_block, packed.block, verb, number)
     by_block = by_block.mT if packed.form.input_major else by_block
     return by_block[torch.arange(shape[1 if packed.form.transposed else 0]) // packed.by_output[0]]
@@ -224,7 +229,7 @@ def _stacked(matrices: Iterator[Tensor], count: int, *, transposed: bool) -> Ten
     return stack
 
 
-def _matrix(stored: Mapping[str, Tensor], packed: Packed, edits: Sequence[tuple[ScaleVerb, float]]) -> Tensor:
+def _matrix(stored: Mapping[str, Tensor], packed: Packed, edits: Edits) -> Tensor:
     """The numbers of one matrix, as it is stored, rows by columns. A large one is made some rows at a time, so that
     only the result has room for all.
     """
@@ -242,8 +247,9 @@ def _matrix(stored: Mapping[str, Tensor], packed: Packed, edits: Sequence[tuple[
     return result
 
 
-def _rows_of(stored: Mapping[str, Tensor], packed: Packed, edits: Sequence[tuple[ScaleVerb, float]]) -> Tensor:
+def _rows_of(stored: Mapping[str, Tensor], packed: Packed, edits: Edits) -> Tensor:
     """The numbers of some rows of a matrix."""
+    stored, packed, edits = _with_levels(stored, packed, edits)
     form, block = packed.form, packed.block
     codes, zeros, scales = codes_and_scales(stored, packed)
     codes = codes if zeros is None else codes - zeros
@@ -252,6 +258,24 @@ def _rows_of(stored: Mapping[str, Tensor], packed: Packed, edits: Sequence[tuple
     dtype = scales.dtype if form.product == "scales" else torch.float32
     product = _times(codes.to(dtype), scales.to(dtype), block, stored.get("index"))
     return product.bfloat16() if form.product == "bf16" else product
+
+
+def _with_levels(
+    stored: Mapping[str, Tensor], packed: Packed, edits: Edits
+) -> tuple[Mapping[str, Tensor], Packed, Edits]:
+    """Tensors and their format once a fault has changed scales of blocks, or that of the tensor, alone, if there is
+    one; and what is left of its edits.
+    """
+    levels = [verb for verb, _ in edits if verb in LEVELS and "second" in stored]
+    for verb in levels:
+        if verb == "tensor_inverted":
+            packed = replace(packed, form=replace(packed.form, second_divides=not packed.form.second_divides))
+        elif verb == "tensor_missing":
+            stored = {**stored, "second": torch.ones_like(stored["second"])}
+        else:
+            scales = factors(stored["scales"], None, divides=False)
+            stored = {**stored, "scales": CHANGED_SCALES["twice" if verb == "blocks_twice" else "inverted"](scales)}
+    return stored, packed, [each for each in edits if each[0] not in LEVELS]
 
 
 def codes_and_scales(stored: Mapping[str, Tensor], packed: Packed) -> tuple[Tensor, Tensor | None, Tensor]:

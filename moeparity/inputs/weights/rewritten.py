@@ -118,16 +118,17 @@ def _weight(refs: Sequence[WeightRef], dtype: str, device: torch.device, read: R
     target = torch.float32 if first.keep_fp32 and not (first.each and first.stacked is None) else torch_dtype(dtype)
     if first.stacked is not None:
         own_weight = read(Part(name=first.names[0]))
-        stack = placed(torch.stack([_part(part, read) for part in first.pieces]), own_weight).to(device, target)
+        stack = placed(torch.stack([part_of(part, read) for part in first.pieces]), own_weight).to(device, target)
         return stack if first.outputs_first or stack.dim() < 3 else stack.transpose(1, 2)
     if first.each:
-        by_port = [[_part(part, read) for part in ref.pieces] for ref in refs]
+        by_port = [[part_of(part, read) for part in ref.pieces] for ref in refs]
         return torch.stack([torch.cat(rows) for rows in zip(*by_port, strict=True)]).to(device, target)
     (part,) = first.pieces
-    return placed(_part(part, read), read(Part(name=first.names[0]))).to(device, target)
+    return placed(part_of(part, read), read(Part(name=first.names[0]))).to(device, target)
 
 
-def _part(part: Part, read: Read) -> torch.Tensor:
+def part_of(part: Part, read: Read) -> torch.Tensor:
+    """A part with its edits."""
     tensor = _stored(replace(part, amax=""), read)
     for verb, number in part.edits:
         if verb == "fp8" and part.amax:

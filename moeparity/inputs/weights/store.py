@@ -5,7 +5,7 @@ meanwhile. `fits` says whether all weights can stay in memory between passes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Literal
@@ -16,7 +16,9 @@ from moeparity.inputs.machine import available_bytes
 from moeparity.inputs.weights.cache_scales import cache_scales, has_scales
 from moeparity.inputs.weights.checkpoint import Checkpoint
 from moeparity.inputs.weights.fit import own_codes, refuse_codes
-from moeparity.inputs.weights.rewritten import input_scales, refuse_others, scales_of, weights_of
+from moeparity.inputs.weights.joined import joined
+from moeparity.inputs.weights.loaded import JOINED, SCALES, Loaded
+from moeparity.inputs.weights.rewritten import input_scales, part_of, refuse_others, scales_of, weights_of
 from moeparity.inputs.weights.source import Source
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.ops.memory import weight_bytes
@@ -25,61 +27,13 @@ from moeparity.plan.edits import Part
 from moeparity.plan.graph import Graph, Node, Segment, WeightRef
 from moeparity.progress import Callback, Progress
 
-Weights = Mapping[str, torch.Tensor]
-"""A node's weights by port."""
-
-
-class Loaded(dict[tuple[str, str], Weights]):
-    """(node name, dtype name) -> weights by port, for the nodes of a segment as the graph has them.
-
-    The weights of a node that a fault rewrites, and the scales of a checkpoint's codes, are read when first asked for,
-    and kept until the pass leaves the segment.
-    """
-
-    def __init__(
-        self,
-        weights: Mapping[tuple[str, str], Weights] | None = None,
-        read: Callable[[Node, str], Weights] | None = None,
-        most: int | None = None,
-    ) -> None:
-        """read: gives the weights of a rewritten node in a dtype, or for `SCALES` the scales of its codes. most: how
-        many of the latest of either are kept (None: all).
-        """
-        super().__init__(weights or {})
-        self._read, self._most = read, most
-        self._further: dict[tuple[str, str, str], Weights] = {}
-
-    def of(self, node: Node, dtype: str, *, scales: bool = False) -> Weights:
-        """The weights of a node as it is run (rewritten by faults); with the scales of its codes, if asked for."""
-        weights = self[node.name, dtype] if node.own_weights else self._on_demand(node, dtype)
-        return {**weights, **self._on_demand(node, SCALES)} if scales else weights
-
-    def _on_demand(self, node: Node, dtype: str) -> Weights:
-        key = (node.name, node.computation, dtype)
-        if key not in self._further:
-            assert self._read is not None, "these weights were loaded without a source of others"
-            alike = [kept_key for kept_key in self._further if (kept_key[2] == SCALES) == (dtype == SCALES)]
-            if len(alike) == self._most:
-                del self._further[alike[0]]
-            self._further[key] = self._read(node, dtype)
-        return self._further[key]
-
-    def beside(self) -> Loaded:
-        """The same weights, with a cache of its own for the latest few that were asked for."""
-        return Loaded(self, self._read, _KEPT)
-
-
 Residency = Literal["stream", "resident"]
 
 SHARE = 0.5
 """Weights may take this fraction of the available memory; activations, logits and other programs need the rest."""
 
 
-SCALES = "scales"
-"""What is asked for where a GEMM multiplies a checkpoint's codes."""
 _FILE_NAMES = {"BF16": "bf16", "F16": "fp16", "F32": "fp32"}
-_KEPT = 2
-"""A search keeps the rewritten weights of this many nodes, since it asks for those of one node on every micro-batch."""
 _BETWEEN_REPORTS = 0.1
 """Seconds between two reports of a pass that waits for weights."""
 
@@ -159,9 +113,10 @@ class WeightStore:
         return isinstance(source, Checkpoint) and any(own_codes(in_phase, source) for in_phase in plan.distinct)
 
     def on_demand(self, node: Node, dtype: str) -> dict[str, torch.Tensor]:
-        """The weights of a node that a fault rewrites, or for `SCALES` those of any node's codes. Raises
-        CheckpointError.
-        """
+        """The weights of a node that a fault rewrites, or of any node what `BESIDE` names. Raises CheckpointError."""
+        if dtype == JOINED:
+            of_file = joined(node, self.graph, self._part, self._scales_of_part)
+            return {name: tensor.to(self.device) for name, tensor in of_file.items()}
         return self._scales(node) if dtype == SCALES else weights_of(node, dtype, self.device, self._read)
 
     def _scales(self, node: Node) -> dict[str, torch.Tensor]:
@@ -187,6 +142,10 @@ class WeightStore:
         self.bytes_read += tensor.nbytes
         return tensor
 
+    def _part(self, part: Part) -> torch.Tensor:
+        """A part as a fault leaves it."""
+        return part_of(part, self._read)
+
     def _scales_in(self, part: Part, source: Checkpoint) -> Checkpoint:
         return self._other_checkpoint(part.scales_checkpoint) if part.scales_checkpoint else source
 
@@ -195,10 +154,12 @@ class WeightStore:
             self.others[folder] = Checkpoint(Path(folder)).fit_to(self.graph)
         return self.others[folder]
 
-    def node(self, node: Node, dtype: str) -> dict[str, torch.Tensor]:
-        """One node's weights by port, with the scales of its codes."""
+    def node(self, node: Node, dtype: str, beside: Sequence[str] = (SCALES,)) -> dict[str, torch.Tensor]:
+        """One node's weights by port, with what of `loaded.BESIDE` is asked for."""
         weights = self._in_each(node, (dtype,))[dtype] if node.own_weights else self.on_demand(node, dtype)
-        return weights | self._scales(node)
+        for name in beside:
+            weights |= self.on_demand(node, name)
+        return weights
 
     def _in_each(self, node: Node, dtypes: Sequence[str]) -> dict[str, dict[str, torch.Tensor]]:
         """One node's weights by port, in each dtype; a tensor is read, or multiplied out, once for all of them."""

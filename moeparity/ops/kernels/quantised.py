@@ -24,8 +24,10 @@ from moeparity.ops.scale_choices import (
     FP32,
     FROM_LARGEST,
     FULL,
+    GIVEN,
     GROUP,
     INVERTED,
+    JOINED,
     RECIPROCAL,
     REQUANTISED,
     STATIC,
@@ -42,15 +44,20 @@ class FileScales(NamedTuple):
     """Scales that a checkpoint has of a weight [.., N, K] and of what it is multiplied with.
 
     weight: fp32 [.., N, groups of K], one for each row and group; None: the weight is no codes there. inputs: fp32 [],
-    of a stack [experts], the static scale of activations; None: there is none.
+    of a stack [experts], the static scale of activations; None: there is none. joined: fp32 [2], of weights that an
+    engine joins with this one the largest number and the largest scale; None: none is joined with it.
     """
 
     weight: Tensor | None = None
     inputs: Tensor | None = None
+    joined: Tensor | None = None
 
     def by_outputs(self, pieces: int) -> list[FileScales]:
         """Those of each rank's part of a weight [N, K] that is cut along N."""
         if self.weight is None:
+            if pieces > 1 and self.joined is not None:
+                reason = "a rank's parts of joined weights have a largest number of their own. Set tensor, or one rank."
+                raise RefusedError("weight_scales", reason)
             return [self] * pieces
         return [self._replace(weight=part) for part in parts(self.weight, pieces, 0)]
 
@@ -77,7 +84,7 @@ NONE = FileScales()
 def file_scales(w: Mapping[str, Tensor], name: str, at: Mapping[str, Any]) -> FileScales:
     """The scales of a weight among those of a node, if its operands are on grids that take them."""
     takes = at.get(WEIGHTS, UNROUNDED) != UNROUNDED and at["weight_codes"] == CHECKPOINT
-    return FileScales(w.get(f"{name}_scales") if takes else None, w.get(f"{name}_input_scale"))
+    return FileScales(w.get(f"{name}_scales") if takes else None, w.get(f"{name}_input_scale"), w.get(f"{name}_joined"))
 
 
 def in_8_bits(gemm: Callable[..., Tensor], at: Mapping[str, Any]) -> Callable[..., Tensor]:
@@ -174,7 +181,16 @@ def _of_weight(weight: Tensor, scales: FileScales, at: Mapping[str, Any]) -> Cod
             reason = f"the checkpoint's scales are {list(scales.weight.shape)}, not one for each {width} of K"
             raise RefusedError("weight_scales", f"{reason}. Set its blocks, or weight_codes: made.")
         codes = codes_of(weight, scales.weight, width, grid.dtype)
+        if at["weight_scales"] == JOINED:
+            largest = codes.scales.max() if scales.joined is None else scales.joined[1]
+            if largest.isnan():
+                reason = "a weight that is joined with this one is no codes in the checkpoint. Set tensor."
+                raise RefusedError("weight_scales", reason)
+            codes = by_scale(rounded(codes.multiplied_out(), at["master"]), largest, grid.dtype, grid.quotient)
     else:
+        if scales.joined is not None:
+            amax = float(rounded(scales.joined[0], at["master"])) * grid.magnitude.number
+            grid = replace(grid, magnitude=Magnitude(way=GIVEN, number=amax))
         codes = quantised(rounded(weight, at["master"]), grid)
     if at["weight_scale"] == REQUANTISED:
         codes = quantised(codes.multiplied_out(), replace(grid, scale=UE8M0, magnitude=Magnitude()))

@@ -31,7 +31,8 @@ def sits_at(fault: Fault, graph: Graph, node: Node) -> bool:
     sits = fault.spec.sits
     name = node.name.rpartition(".")[2]
     fits_name = (sits.node is None or name in sits.node) and name not in sits.without
-    if sits.quantised and not graph.config.get("quantization_config"):
+    quantised = graph.config.get("quantization_config")
+    if (sits.quantised and not quantised) or (sits.two_levels and "nvfp4" not in str(quantised).lower()):
         return False
     return node.op.name in sits.op and fits_name and (sits.model_type is None or graph.model_type in sits.model_type)
 

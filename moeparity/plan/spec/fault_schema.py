@@ -30,7 +30,8 @@ FaultName = Annotated[str, AfterValidator(_checked_name), Field(json_schema_extr
 
 class Sits(Model):
     """The nodes at which a fault is possible: of these ops, whose last name is one of `node` (None: any) and none of
-    `without`, in models of these types (None: all); `quantised`: only where config.json has a quantization_config.
+    `without`, in models of these types (None: all); `quantised`: only where config.json has a quantization_config;
+    `two_levels`: only where that speaks of NVFP4, in which scales of blocks lie on one of the tensor.
     """
 
     op: Annotated[list[str], Field(min_length=1)]
@@ -38,6 +39,7 @@ class Sits(Model):
     without: list[str] = []
     model_type: list[str] | None = None
     quantised: bool = False
+    two_levels: bool = False
 
 
 class FreeValue(Model):
@@ -93,7 +95,13 @@ class WeightEdit(Model):
     transposed: bool = False
     fp8: Reference | None = None
     amax_checkpoint: Reference | None = None
-    scales: Literal["transposed", "shifted", "twice", "inverted", "missing"] | None = None
+    scales: (
+        Literal[
+            "transposed", "shifted", "twice", "inverted", "missing", "blocks_twice", "blocks_inverted",
+            "tensor_inverted", "tensor_missing",
+        ]
+        | None
+    ) = None  # fmt: skip
     scales_layer: Reference | None = None
     scales_checkpoint: Reference | None = None
     scales_times: Reference | None = None

@@ -26,7 +26,7 @@ from moeparity.evidence.explain.sample import Ports
 from moeparity.evidence.explain.show import document
 from moeparity.evidence.explain.vocabulary import listed_choices
 from moeparity.inputs.model import Model, open_model
-from moeparity.inputs.weights.store import Loaded
+from moeparity.inputs.weights.loaded import Loaded
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.bind import bind
 from moeparity.plan.bound import Plan

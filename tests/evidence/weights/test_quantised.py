@@ -156,6 +156,34 @@ def test_a_scale_of_the_whole_tensor_that_is_inverted(
     assert says(compared(quantised[name], bad)) == {EXPERT + second: says_of_codes}
 
 
+@pytest.mark.parametrize("fault", ["squared", "inverted", "ones", "transposed", "next block"])
+@pytest.mark.parametrize(("name", "second"), [("nvfp4-packed", ".weight_global_scale"), ("nvfp4", ".weight_scale_2")])
+def test_scales_of_blocks_beside_one_of_the_tensor(
+    plain: Path, quantised: dict[str, Path], tmp_path: Path, name: str, second: str, fault: str
+) -> None:
+    """As numbers of fp8, whose range their squares fit into once a factor of 32 is in the scale of the tensor."""
+
+    def smaller(tensors: Tensors) -> None:
+        for key in [key for key in tensors if key.endswith(second)]:
+            scales = key.replace(second, ".weight_scale")
+            tensors[scales] = (tensors[scales].float() / 32).to(torch.float8_e4m3fn)
+            tensors[key] = tensors[key] / 32 if "global" in second else tensors[key] * 32
+
+    def wrong(tensors: Tensors) -> None:
+        scales = {key: tensors[key].float() for key in tensors if key.endswith(".weight_scale")}
+        faulty = {f"{EXPERT}.weight_scale": scales[f"{EXPERT}.weight_scale"]}
+        FAULTS[fault][0](faulty)
+        tensors |= {key: scale.to(torch.float8_e4m3fn) for key, scale in faulty.items()}
+
+    good = changed(quantised[name], tmp_path / "good", smaller)
+    assert compared(plain, good).findings == ()
+    bad = changed(good, tmp_path / "bad", wrong)
+    (sentence,) = says(compared(plain, bad)).values()
+    assert FAULTS[fault][1] in sentence
+    (sentence,) = says(compared(good, bad)).values()
+    assert FAULTS[fault][2] in sentence
+
+
 @pytest.mark.parametrize("name", SCALES)
 def test_weights_of_another_expert_and_of_nobody(
     plain: Path, quantised: dict[str, Path], tmp_path: Path, name: str

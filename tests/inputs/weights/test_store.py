@@ -57,7 +57,7 @@ def test_a_quantised_weight_is_multiplied_out_once_for_all_dtypes(qwen3_moe: Pat
             for dtype in ("bf16", "fp32"):
                 alone, loaded = model.weights.node(node, dtype), segments[segment.name]
                 assert not [port for port in loaded[node.name, dtype] if port.endswith("_scales")]
-                of_pass = loaded.of(node, dtype, scales=True)
+                of_pass = loaded.of(node, dtype, ("scales",))
                 assert alone.keys() == of_pass.keys()
                 for port, weight in alone.items():
                     assert same_bits(weight.contiguous(), of_pass[port].contiguous())

@@ -26,7 +26,6 @@ from moeparity.ops.attention_forms import (
     SEGMENTS_OF_VLLM,
     SHARED,
     TILES,
-    TRITON,
     U20,
     refuses_keys,
 )
@@ -35,7 +34,7 @@ from moeparity.ops.attention_memory import (
     scratch,
     turns,
 )
-from moeparity.ops.attribute import Attribute, Value, site
+from moeparity.ops.attribute import TRITON, Attribute, Value, site
 from moeparity.ops.declaration import Cut, Op, Parameter, Refusals, Role, Tokens, WeightPort
 from moeparity.ops.kv_cache import COMPUTED, LAYOUT, own_keys
 from moeparity.ops.memory import Memory, Shapes

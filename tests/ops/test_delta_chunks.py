@@ -20,14 +20,14 @@ Number = Any
 """A fp32 of numpy, whose every operation is rounded."""
 CHUNK, TOKENS = 20, 45
 SHAPE = (1, TOKENS, 1, 1, 6, 5)
-PLAIN = {
+PLAIN: dict[str, Any] = {
     "form": "chunks", "chunk": CHUNK, "functions": "exact", "order": "sequential", "squares_order": "sequential",
     "decay_sums": "sequential", "softplus": "log", "solve": "rows", "length": "divide", "beta": "fp32",
     "logistic": "exp", "output": "fp32",
 }  # fmt: skip
 SITES = ("normalized", "system", "inverse", "learnt", "new_values", "state_keys", "read_state", "changes", "queries",
          "pairs", "carried")  # fmt: skip
-CASES: list[dict[str, str]] = [
+CASES: list[dict[str, Any]] = [
     {},
     *({site: "bf16"} for site in SITES),
     {"scale": "behind"},
@@ -79,7 +79,7 @@ def added(products: Sequence[Number]) -> Number:
     return total
 
 
-def dot(a: Sequence[Number], b: Sequence[Number]) -> Number:
+def dot(a: Any, b: Any) -> Number:
     return added([np.float32(x * y) for x, y in zip(a, b, strict=True)])
 
 
@@ -115,11 +115,12 @@ def inverse_by_blocks(system: np.ndarray, merge: str) -> np.ndarray:
 class Evaluation:
     """One head of one sequence."""
 
-    def __init__(self, case: Drawn, at: dict[str, str]) -> None:
+    def __init__(self, case: Drawn, at: dict[str, Any]) -> None:
         self.at = at
         q, k, v, a, b = (x[0].float().numpy() for x in case.reads)
         self.width = k.shape[1]
-        self.state = case.state[0, 0].numpy().copy() if case.state is not None else None
+        assert case.state is not None
+        self.state = case.state[0, 0].numpy().copy()
         self.q, self.k = [self.by_length(x, is_query=True) for x in q], [self.by_length(x, is_query=False) for x in k]
         self.v = v
         rate = exp(case.w["a_log"].float()[0])
@@ -233,7 +234,7 @@ def bound(case: Drawn) -> None:
 @pytest.mark.parametrize(
     "chosen", CASES, ids=lambda chosen: ", ".join(f"{n}={v}" for n, v in chosen.items()) or "plain"
 )
-def test_every_choice_in_chunks(chosen: dict[str, str]) -> None:
+def test_every_choice_in_chunks(chosen: dict[str, Any]) -> None:
     case = Drawn(SHAPE, "fp32", state=True)
     bound(case)
     out, after = case.ours(**{**PLAIN, **chosen}, ends=(TOKENS,))
@@ -255,12 +256,13 @@ def test_what_a_token_adds_to_the_state(contraction: str) -> None:
     case = Drawn((1, 1, 1, 1, 6, 5), "fp32", state=True)
     at = {**PLAIN, "form": "tokens", "contraction": contraction}
     _, after = case.ours(**at, ends=(1,))
-    one = Evaluation(case, at)
-    assert case.state is not None
-    before = one.state * exp(one.decay[0])
+    evaluated = Evaluation(case, at)
+    before = evaluated.state * exp(evaluated.decay[0])
     for c in range(5):
-        change = np.float32(np.float32(one.v[0, c] - dot(one.k[0], before[:, c])) * one.beta[0])
+        change = np.float32(np.float32(evaluated.v[0, c] - dot(evaluated.k[0], before[:, c])) * evaluated.beta[0])
         for d in range(6):
-            wide = float(before[d, c]) + float(change) * float(one.k[0][d])
-            expected = np.float32(wide) if contraction == "fma" else np.float32(before[d, c] + one.k[0][d] * change)
+            wide = float(before[d, c]) + float(change) * float(evaluated.k[0][d])
+            expected = (
+                np.float32(wide) if contraction == "fma" else np.float32(before[d, c] + evaluated.k[0][d] * change)
+            )
             assert after[0, 0, d, c].item() == expected

@@ -224,7 +224,9 @@ def _merged(row: int, column: int, blocks: _Blocks, solved: _Blocks, at: Mapping
     """What lies below the diagonal: of neighbours (A_i B) A_j, of others A_i (sum of B A)."""
 
     def times(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return _product(*((rounding.tf32(x) for x in (a, b)) if at["merge"] == TF32 else (a, b)), at)
+        if at["merge"] == TF32:
+            a, b = rounding.tf32(a), rounding.tf32(b)
+        return _product(a, b, at)
 
     if row - column == BLOCK:
         return times(times(solved[row, row], blocks[row, column]), solved[column, column])

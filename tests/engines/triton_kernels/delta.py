@@ -134,7 +134,7 @@ def cases(how: str) -> Iterator[Case]:
         yield conv_case("vllm", "conv", 33, how, product=UNROUNDED)
     for engine in ("vllm", "sglang"):
         yield conv_case(engine, "conv_step", 5, how, product=UNROUNDED)
-        of_beta = {"beta": BF16 if engine == "vllm" else FP32}
+        of_beta: dict[str, Any] = {"beta": BF16 if engine == "vllm" else FP32}
         if how == "ptx":
             yield case(engine, "tokens", 3, has_state=True, how=how, width=128, contraction="none", **of_beta)
             yield case(engine, "tokens", 5, has_state=True, how=how, order=OF_TWO, **of_beta)

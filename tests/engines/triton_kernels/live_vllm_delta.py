@@ -75,12 +75,12 @@ def decode(qkv: Tensor, a: Tensor, b: Tensor, a_log: Tensor, dt_bias: Tensor, st
 
 def conv(x: Tensor, weight: Tensor, window: Tensor) -> Found:
     """A sequence, x [T, C], weight [C, taps], window [1, C, taps - 1] of the inputs before it -> [T, C], the last."""
-    slots, one = torch.cat((torch.zeros_like(window), window)), torch.ones(1, dtype=torch.int32)
+    slots, first = torch.cat((torch.zeros_like(window), window)), torch.ones(1, dtype=torch.int32)
     ends = torch.tensor([0, len(x)], dtype=torch.int32)
     # As vLLM's cache has it, and as its convolution asks for it: channels side by side.
     states = slots.transpose(1, 2).contiguous().transpose(1, 2)
     out = causal_conv1d.causal_conv1d_fn(
-        x.transpose(0, 1), weight, None, states, ends, one, one.bool(), activation="silu"
+        x.transpose(0, 1), weight, None, states, ends, first, first.bool(), activation="silu"
     )
     return {"output": out.transpose(0, 1), "window": states[1:]}
 

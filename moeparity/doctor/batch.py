@@ -19,14 +19,19 @@ from moeparity.metrics.repeated import firsts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """The tokens of a log with what both engines recorded of them. sampling: as the log states it; None if it does not,
-    or in several ways. further: what else they recorded (`logs.tokens.LoggedTokens`).
+    """The tokens of a log with what both engines recorded of them. stated: each way of sampling that the log states, if
+    only by silence. further: what else they recorded (`logs.tokens.LoggedTokens`).
     """
 
     tokens: TokenSet
     left_out: int
-    sampling: Sampling | None
+    stated: tuple[Sampling, ...]
     further: Mapping[str, Tensor]
+
+    @property
+    def sampling(self) -> Sampling | None:
+        """As the log states it of all sequences; None if it does so in several ways."""
+        return self.stated[0] if len(self.stated) == 1 else None
 
     @property
     def recorded(self) -> dict[Party, Tensor]:
@@ -76,10 +81,9 @@ def gathered(evidence: Evidence, most: int) -> Gathered:
 def batch(evidence: Evidence, most: int) -> Batch:
     """The first `most` sequences of the logs. Raises LogError."""
     logged = tokens_of(evidence.opened(), most=most)
-    stated = [sampling for sampling, _ in logged.sampling]
     return Batch(
         tokens=logged.tokens,
         left_out=logged.left_out,
-        sampling=stated[0] if len(stated) == 1 else None,
+        stated=tuple(sampling for sampling, _ in logged.sampling),
         further=logged.further,
     )

@@ -39,10 +39,12 @@ class Bench:
     """Simulates hypotheses on the tokens of a log, and keeps what ran.
 
     bases: the plans with nothing wrong, by profile, as engines run them. exact: the same in fp32. Hypotheses run in
-    fp32, so that the effect of a mistake shows without the rounding noise of two simulations, which is as large as that
-    of two engines. flips: compares recorded routes with those of the bases; None without recorded routes. chosen: the
-    routes of the first profile in fp32. steps: the recorded schedules of bases. stop: when no more hypotheses are run.
-    ran: those that ran, by name. scored: log P of all scored tokens in nats, fp64 [N], by simulation.
+    fp32, so that the effect of a mistake shows without the rounding noise of two simulations, which is as large as
+    that of two engines. flips: compares recorded routes with those of the bases; None without recorded routes.
+    chosen: the routes of the first profile in fp32. steps: the recorded schedules of bases. apart: bases that
+    compute something else because requests ask for it, so that noise does not lie between these and others. stop:
+    when no more hypotheses are run. ran: those that ran, by name. scored: log P of all scored tokens in nats, fp64
+    [N], by simulation.
     """
 
     model: Model
@@ -53,6 +55,7 @@ class Bench:
     flips: Flips | None = None
     chosen: Chosen = field(init=False)
     steps: Mapping[str, Schedule | MicroBatches] = field(default_factory=dict)
+    apart: frozenset[str] = frozenset()
     stop: Stop = field(default_factory=Stop)
     ran: dict[str, Hypothesis] = field(default_factory=dict)
     scored: dict[Key, Tensor] = field(default_factory=dict)
@@ -69,7 +72,8 @@ class Bench:
 
     def start(self) -> None:
         """Run the plans with nothing wrong."""
-        of_whole_sequences = {name: plan for name, plan in self.bases.items() if name not in self.steps}
+        left_out = self.apart.union(self.steps)
+        of_whole_sequences = {name: plan for name, plan in self.bases.items() if name not in left_out}
         engines = {**self.bases, **drawn(of_whole_sequences)}
         plans = {Key(name, AS_RUN): Run(plan, self.steps.get(name)) for name, plan in engines.items()}
         exact = {Key(profile, AS_CONFIGURED.name): Run(plan, self.together) for profile, plan in self.exact.items()}
@@ -81,8 +85,9 @@ class Bench:
 
     @property
     def engines(self) -> dict[Key, Tensor]:
-        """The log-probabilities of engines without a mistake: fp64 [N] in nats each."""
-        return {key: values for key, values in self.scored.items() if key.hypothesis == AS_RUN}
+        """The log-probabilities of engines that compute one model without a mistake: fp64 [N] in nats each."""
+        as_run = {key: values for key, values in self.scored.items() if key.hypothesis == AS_RUN}
+        return {key: values for key, values in as_run.items() if key.profile not in self.apart}
 
     def score(self, hypotheses: Sequence[Hypothesis], profiles: Iterable[str]) -> None:
         """Run hypotheses under profiles, where they did not run yet; all that read the tokens of the log run in one
@@ -168,6 +173,7 @@ class Bench:
             loss_mask=tokens.loss_mask[at],
             attention_mask=tokens.attention_mask[at],
             routed_experts=None if tokens.routed_experts is None else tokens.routed_experts[at],
+            requests=tuple(tokens.requests[row] for row in rows.tolist()) if tokens.requests else (),
         )
         there = torch.isin(tokens.loss_mask.cpu().nonzero()[:, 0], rows)
         right = {key: x[there] for key, x in self.scored.items() if key.hypothesis in {AS_RUN, AS_CONFIGURED.name}}

@@ -18,6 +18,7 @@ from moeparity.doctor.hypotheses import AS_CONFIGURED, Hypothesis
 from moeparity.doctor.judge import Difference, spread_of
 from moeparity.doctor.kinds import kind_of_folder
 from moeparity.doctor.report import Clue, Party
+from moeparity.doctor.requested import as_requested, dividing, without_cut
 from moeparity.doctor.routes import Flips, misfit
 from moeparity.doctor.steps import decoding, recorded_steps
 from moeparity.errors import CheckpointError, GraphError, SpecError, Where
@@ -26,7 +27,6 @@ from moeparity.inputs.tokens.images import refuse_images
 from moeparity.inputs.tokens.tokenset import TokenSet
 from moeparity.inputs.weights.checkpoint import Checkpoint
 from moeparity.inputs.weights.fit import check
-from moeparity.logs.record import Sampling
 from moeparity.metrics.verdict import Interval
 from moeparity.plan.bound import Plan
 from moeparity.plan.engine_profile import overrides
@@ -203,7 +203,9 @@ def opened(request: DoctorRequest, material: Gathered, progress: Callback | None
     bench.start()
     request = replace(request, sampler=parties["sampler"].name, trainer=parties["trainer"].name)
     _refuse_unable(bench, parties)
-    return _case(request, evidence, of_log, bench, parties, tuple(filter(None, (note, *notes))))
+    of_sampler = [bench.scored[Key(parties["sampler"].name, kind)] for kind in (AS_RUN, AS_CONFIGURED.name)]
+    of_log, cut = without_cut(of_log, of_sampler)
+    return _case(request, evidence, of_log, bench, parties, tuple(filter(None, (note, *notes, cut))))
 
 
 def _model(evidence: Evidence, device: str, progress: Callback | None) -> tuple[Model, str]:
@@ -229,7 +231,10 @@ def _bench(
     progress: Callback | None,
 ) -> tuple[Bench, Mapping[Party, Engine], tuple[str, ...]]:
     """The bench, the engines by the names that its plans have, and what became of a server's recorded steps."""
-    rules = overrides(_temperature(of_log.sampling), HERE)
+    rules = overrides(dividing(of_log.sampling), HERE)
+    as_sampled, differing = as_requested(of_party["sampler"], of_log)
+    is_other = as_sampled != of_party["sampler"]
+    of_party = {**of_party, "sampler": as_sampled}
     steps, note = recorded_steps(evidence, of_log, of_party["sampler"], model, rules)
     if steps is not None:
         sampler = replace(of_party["sampler"], name=f"{of_party['sampler'].name} on its recorded steps")
@@ -249,7 +254,9 @@ def _bench(
         name = of_party["sampler"].name
         trainer = Key(of_party["trainer"].name, AS_RUN)
         flips = Flips(tokens.routed_experts, (Key(name, AS_RUN), name), trainer, legal)
-    return Bench(model, tokens, bases, exact, progress, flips, schedules), of_party, tuple(filter(None, (note, unfit)))
+    bench = Bench(model, tokens, bases, exact, progress, flips, schedules)
+    bench.apart = frozenset(schedules).union({of_party["sampler"].name}) if is_other else frozenset()
+    return bench, of_party, tuple(filter(None, (differing, note, unfit)))
 
 
 def _beside_legal(parties: Mapping[str, Engine], model: Model, rules: tuple[Rule, ...]) -> dict[str, Plan]:
@@ -332,10 +339,3 @@ def _on_device(tokens: TokenSet, model: Model) -> TokenSet:
         loss_mask=tokens.loss_mask.to(model.device),
         attention_mask=tokens.attention_mask.to(model.device),
     )
-
-
-def _temperature(sampling: Sampling | None) -> dict[str, float]:
-    """The temperature by which both sides divide, if the log states one and that its log-probabilities have it."""
-    if sampling is None or sampling.logprobs_mode != "processed" or sampling.temperature in {None, 0.0, 1.0}:
-        return {}
-    return {"log_probs:temperature": float(sampling.temperature or 1.0)}

@@ -18,6 +18,8 @@ from moeparity.logs.tokens import refuse_without_prompt, routes_shape
 from moeparity.plan.config import Config
 
 _PREVIOUS = "previous"
+_ENDS = ".schedule.jsonl", ".tokens.jsonl"
+"""The endings of the files in which a server's plugin writes its steps and their tokens (docs/served.md)."""
 _DEEPEST = 4
 """How deep folders are searched: the fingerprints that a guard wrote beside a job's journals lie so far down."""
 _MOST = 2000
@@ -132,7 +134,8 @@ def find(
         raise NoLogError(_no_log(places, strangers), files)
     current = _only(others)
     _refuse_several(adapters)
-    sound, unsound = _sound(logs, current)
+    # A trainer's log has the ids of a program's own log, not those by which its server counts.
+    sound, unsound = _sound(logs, current, set() if trainer_logs else {path.name for path in files.schedules})
     of_logs = {
         "checkpoint": current,
         "logs": tuple(log.path for log in sound),
@@ -190,20 +193,28 @@ def _no_log(places: Sequence[Path], strangers: Sequence[Stranger]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A log that was read to its end: the ids of its sequences, whether the trainer recorded any, and the shapes of its
-    routes.
+    """A log that was read to its end: the ids of its sequences, their tokens, hashed, whether the trainer recorded
+    any, and the shapes of its routes.
     """
 
     path: Path
     ids: tuple[str, ...]
+    tokens: frozenset[int]
     two_sided: bool
     shapes: frozenset[tuple[int, ...]]
 
 
-def _sound(logs: Sequence[Path], checkpoint: Path) -> tuple[list[_Read], list[Stranger]]:
+def steps_of(log: Path) -> str:
+    """The name of the file in which a server's plugin writes the steps of a log's tokens."""
+    end, tokens_end = _ENDS
+    return f"{log.name.removesuffix(tokens_end)}{end}"
+
+
+def _sound(logs: Sequence[Path], checkpoint: Path, schedules: set[str]) -> tuple[list[_Read], list[Stranger]]:
     """The logs that can be used: they can be read to their ends, hold tokens of the checkpoint's vocabulary, and are of
     one run, as the ids of their sequences and the shape of their routes say. If two logs have the same sequences, the
-    one with both sides is used. Raises LogError if there is none, CheckpointError without a vocabulary.
+    one with both sides is used, else that of a server's steps, of which `schedules` are the names; it has ids of its
+    own. Raises LogError if there is none, CheckpointError without a vocabulary.
     """
     vocabulary = int(Config(checkpoint / "config.json")["vocab_size"])
     whole: list[_Read] = []
@@ -218,10 +229,13 @@ def _sound(logs: Sequence[Path], checkpoint: Path) -> tuple[list[_Read], list[St
     sound: list[_Read] = []
     owners: dict[str, Path] = {}
     shapes: frozenset[tuple[int, ...]] = frozenset()
-    for log in sorted(whole, key=lambda log: not log.two_sided):
+    for log in sorted(whole, key=lambda log: (not log.two_sided, steps_of(log.path) not in schedules)):
         common = next((name for name in log.ids if name in owners), None)
+        served_twin = next((of for of in sound if steps_of(of.path) in schedules and of.tokens == log.tokens), None)
         if common is not None:
-            aside.append(Stranger(log.path, _double(log.path, common, owners[common])))
+            aside.append(Stranger(log.path, _double(log.path, f"sequence {common} is", owners[common])))
+        elif served_twin is not None:
+            aside.append(Stranger(log.path, _double(log.path, "sequences are, under other ids,", served_twin.path)))
         elif len(shapes | log.shapes) > 1:
             aside.append(
                 Stranger(log.path, f"{Where(log.path)}: its routes are of another shape than {sound[0].path}'s")
@@ -237,16 +251,18 @@ def _read(path: Path, checkpoint: Path, vocabulary: int) -> _Read:
     """Raises LogError for a log that cannot be scored."""
     ids: list[str] = []
     shapes: set[tuple[int, ...]] = set()
+    tokens: set[int] = set()
     two_sided = False
     for sequence in open_sampled([path]):
         refuse_without_prompt(sequence)
         _refuse_unknown_tokens(sequence, checkpoint, vocabulary)
         ids.append(sequence.id)
+        tokens.add(hash(sequence.token_ids.numpy().tobytes()))
         two_sided |= sequence.trainer is not None
         shapes |= {shape for shape in (routes_shape(sequence),) if shape is not None}
     if len(shapes) > 1:
         raise LogError(f"{Where(path)}: its routes are of several shapes; expected [layers, top_k], the same of all.")
-    return _Read(path, tuple(ids), two_sided, frozenset(shapes))
+    return _Read(path, tuple(ids), frozenset(tokens), two_sided, frozenset(shapes))
 
 
 def _refuse_unknown_tokens(sequence: Logged, checkpoint: Path, vocabulary: int) -> None:
@@ -265,9 +281,9 @@ def _refuse_unknown_tokens(sequence: Logged, checkpoint: Path, vocabulary: int) 
         )
 
 
-def _double(path: Path, sequence: str, owner: Path) -> str:
+def _double(path: Path, sequences: str, owner: Path) -> str:
     return (
-        f"{Where(path)}: its sequence {sequence} is in {display_path(owner)} too; if it is of the trainer alone, give "
+        f"{Where(path)}: its {sequences} in {display_path(owner)} too; if it is of the trainer alone, give "
         "it as --trainer-log, and if of another run, by itself"
     )
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from moeparity.bisection.observers import reports
 from moeparity.bisection.record.observe import logprobs_of
 from moeparity.doctor.readings import Cut
-from moeparity.doctor.tokens import kept_mass
+from moeparity.doctor.tokens import kept_mass, prompts_of
 from moeparity.engine.grafts import Graft
 from moeparity.engine.lockstep import run as run_pass
 from moeparity.engine.routes import Recorded
@@ -22,6 +22,7 @@ from moeparity.engine.walker import Walker, WalkersRefusedError
 from moeparity.inputs.model import Model
 from moeparity.inputs.tokens.tokenset import TokenSet
 from moeparity.metrics.tokens import CHUNK, log_probs
+from moeparity.ops.kernels.text import SamplingRequest
 from moeparity.plan.bound import Plan
 from moeparity.plan.schedule.steps import MicroBatches, Schedule
 from moeparity.progress import Callback
@@ -50,10 +51,17 @@ class Run:
     routes: Recorded | None = None
     grafts: Mapping[str, Graft] = field(default_factory=dict)
 
-    def walker(self, key: Hashable) -> Walker:
-        """The walker of this name."""
-        schedule = self.schedule or MicroBatches(MICRO_BATCH)
-        return Walker(name=key, plan=self.plan, schedule=schedule, routes=self.routes, grafts=self.grafts)
+    def walker(self, key: Hashable, prompts: Sequence[int], requests: Sequence[SamplingRequest]) -> Walker:
+        """The walker of this name, of sequences with these prompts and requests."""
+        return Walker(
+            name=key,
+            plan=self.plan,
+            schedule=self.schedule or MicroBatches(MICRO_BATCH),
+            routes=self.routes,
+            grafts=self.grafts,
+            prompts=tuple(prompts),
+            requests=tuple(requests),
+        )
 
 
 @dataclass(slots=True)
@@ -107,9 +115,9 @@ def scores(
     `tokens` are on the model's device. A plan without a schedule runs whole sequences, MICRO_BATCH at once. A plan that
     cannot run on these tokens, since an op refuses, has no entry.
     """
-    pending = dict(runs)
+    pending, prompts = dict(runs), prompts_of(tokens).grid.prompts
     while pending:
-        walkers = [run.walker(key) for key, run in pending.items()]
+        walkers = [run.walker(key, prompts, tokens.requests) for key, run in pending.items()]
         observer = _Scores(output=model.graph.scores, tokens=tokens, walkers=tuple(pending), cuts=cuts)
         try:
             run_pass(

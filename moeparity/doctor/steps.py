@@ -10,7 +10,7 @@ from pathlib import Path
 
 from moeparity.doctor.batch import Batch
 from moeparity.doctor.engines import Engine
-from moeparity.doctor.evidence import Evidence
+from moeparity.doctor.evidence import Evidence, steps_of
 from moeparity.doctor.tokens import prompts_of
 from moeparity.errors import SpecError, display_path
 from moeparity.inputs.model import Model
@@ -23,8 +23,6 @@ from moeparity.plan.spec.scheduling import Scheduling
 
 _DECODED = 64
 """At most this many tokens are decoded: each takes a step."""
-_ENDS = ".schedule.jsonl", ".tokens.jsonl"
-"""The endings of the files in which a server's plugin writes its steps and their tokens (docs/served.md)."""
 
 
 def recorded_steps(
@@ -69,9 +67,8 @@ def decoding(
 
 def _of_log(evidence: Evidence) -> list[Path]:
     """The schedules that may be of the log's tokens: that of their name, or else all that differ."""
-    end, tokens_end = _ENDS
-    names = {path.name for path in evidence.logs}
-    same_named = [path for path in evidence.schedules if path.name.replace(end, tokens_end) in names]
+    names = {steps_of(path) for path in evidence.logs}
+    same_named = [path for path in evidence.schedules if path.name in names]
     every = evidence.schedules
     copies = {path for first, path in combinations(every, 2) if filecmp.cmp(first, path, shallow=False)}
     return same_named[:1] or [path for path in every if path not in copies]

@@ -6,6 +6,16 @@ from array import array
 from dataclasses import dataclass, field
 from typing import Any
 
+OFF = {
+    "top_p": (1,),
+    "top_k": (0, -1),
+    "min_p": (0,),
+    "repetition_penalty": (1,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+}
+"""By name of a number that a request may ask for, the values that do nothing."""
+
 
 @dataclass(slots=True)
 class Sequence:
@@ -13,7 +23,8 @@ class Sequence:
 
     prompt: how many tokens it began with. scores_prompt: whether the request asks for log-probabilities of its prompt.
     hashes: of each whole block of its computed tokens, with all before it. versions: of each sampled token that of the
-    weights, -1 where it is no number. request: what it asks of the sampler by token ids.
+    weights, -1 where it is no number. request: what it asks of the sampler by token ids. sampling: its numbers for the
+    sampler, and which log-probabilities it gets.
     """
 
     number: int
@@ -25,6 +36,7 @@ class Sequence:
     hashes: list[int] = field(default_factory=list)
     versions: dict[int, int] = field(default_factory=dict)
     request: dict[str, Any] = field(default_factory=dict)
+    sampling: dict[str, Any] = field(default_factory=dict)
 
     def line(self, *, is_whole: bool) -> dict[str, Any]:
         """The sequence as a line of a token file and of a log; of one that was stopped early what was computed, and one
@@ -41,7 +53,8 @@ class Sequence:
             fields["logprobs"] = [self.log_probs.get(place) for place in range(end)]
         if any(version >= 0 for version in self.versions.values()):
             fields["versions"] = [self.versions.get(place, -1) for place in range(end)]
-        return fields | ({"request": self.request} if self.request else {})
+        wishes = {"request": self.request, "sampling_params": self.sampling}
+        return fields | {key: value for key, value in wishes.items() if value}
 
     def take(self, output: Any, weights: str) -> None:
         """Append what a step gave: tokens sampled by this version of the weights, and log-probabilities where the
@@ -73,6 +86,17 @@ def request_of(sampling: Any) -> dict[str, Any]:
         "stop_token_ids": stops if sampling.min_tokens else [],
     }
     return {key: value for key, value in fields.items() if value}
+
+
+def sampling_of(sampling: Any, mode: str) -> dict[str, Any]:
+    """What vLLM's SamplingParams ask for by numbers, those that do nothing left out, and the mode of the engine's
+    log-probabilities, as the `sampling_params` of a log. Read: vLLM 0.33.0, vllm/sampling_params.py.
+    """
+    if sampling is None:
+        return {}
+    numbers = {name: getattr(sampling, name) for name in OFF}
+    acting = {name: value for name, value in numbers.items() if value not in OFF[name]}
+    return {"temperature": sampling.temperature, **acting, "logprobs_mode": mode}
 
 
 class Prefixes:

@@ -16,7 +16,7 @@ from typing import Any, TextIO, TypedDict
 
 from moeparity.hooks import files
 from moeparity.hooks.vllm_arguments import label
-from moeparity.hooks.vllm_sequences import Prefixes, Sequence, request_of
+from moeparity.hooks.vllm_sequences import Prefixes, Sequence, request_of, sampling_of
 
 MOST_STEPS = 100_000
 """As many as a recipe may have. Then nothing more is written."""
@@ -65,6 +65,7 @@ class Steps:
 
     def __init__(self, scheduler: Any) -> None:
         self.name = label(scheduler.vllm_config)
+        self.mode = str(scheduler.vllm_config.model_config.logprobs_mode)
         self.weights = "default"
         self.is_open = True
         self.steps, self.tokens = (files.appended(f"{self.name}.{_ENDS[kind]}") for kind in ("steps", "tokens"))
@@ -148,7 +149,7 @@ class Steps:
         before = self.running.get(request)
         if before is not None:
             tokens, scores_prompt = before.tokens[:], False
-            of_request = {**before.request}
+            of_request, of_sampling = {**before.request}, before.sampling
             # Its output so far is the prompt of what goes on.
             if "min_tokens" in of_request:
                 of_request["min_tokens"] = max(of_request["min_tokens"] - (len(tokens) - before.prompt), 0)
@@ -157,8 +158,10 @@ class Steps:
             tokens = array("q", new.prompt_token_ids)
             sampling = new.sampling_params
             scores_prompt = sampling is not None and sampling.prompt_logprobs is not None
-            of_request = request_of(sampling)
-        sequence = Sequence(self.sequences, tokens, len(tokens), computed, scores_prompt, request=of_request)
+            of_request, of_sampling = request_of(sampling), sampling_of(sampling, self.mode)
+        sequence = Sequence(
+            self.sequences, tokens, len(tokens), computed, scores_prompt, request=of_request, sampling=of_sampling
+        )
         self.sequences += 1
         self.size += len(tokens)
         self.running[request] = sequence

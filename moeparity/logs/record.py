@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor
@@ -20,6 +20,11 @@ from moeparity.inputs.tokens.tokenset import LARGEST_LOGPROB
 from moeparity.logs.retokenised import Retokenised
 
 LogprobsMode = Literal["raw", "processed"]
+
+
+PENALTIES: Final[Mapping[str, float]] = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+OFF: Final[Mapping[str, float]] = {**PENALTIES, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+"""By name of vLLM's sampling parameters, and of `log_probs`'s attributes: the number that does nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +38,18 @@ class Sampling:
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
     logprobs_mode: LogprobsMode | None = None
+
+    @property
+    def processors(self) -> dict[str, float]:
+        """By name of an attribute of `log_probs`, the numbers that change a distribution; a greedy one's penalties."""
+        names = PENALTIES if self.temperature == 0 else {"temperature": 1.0, **OFF}
+        stated = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in stated.items() if value not in {None, names[name]}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

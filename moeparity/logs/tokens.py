@@ -227,10 +227,12 @@ def about(logged: LoggedTokens, path: Path) -> Iterator[str]:
     if logged.left_out:
         yield f"left out: {counted(logged.left_out, 'sequence')} without a scored token"
     for sampling, count in logged.sampling:
-        if sampling.temperature not in {None, 1.0} and sampling.logprobs_mode != "raw":
+        if sampling.processors and sampling.logprobs_mode != "raw":
+            numbers = ", ".join(f"{name} {value:g}" for name, value in sampling.processors.items())
+            choices = ", ".join(f'"log_probs:{name}": {value:g}' for name, value in sampling.processors.items())
             yield (
-                f"{counted(count, 'sequence')} at temperature {sampling.temperature:g}: processed log-probabilities "
-                f'need `set: {{"log_probs:temperature": {sampling.temperature:g}}}` on that side (docs/log-probs.md)'
+                f"{counted(count, 'sequence')} at {numbers}: processed log-probabilities need `set: {{{choices}}}` on "
+                "that side (docs/log-probs.md)"
             )
     if logged.versions:
         counts = [f"{'unknown' if name < 0 else name}: {counted(count, 'token')}" for name, count in logged.versions]

@@ -146,6 +146,21 @@ def test_of_two_logs_of_the_same_sequences_that_of_both_sides_is_taken(folder: P
     assert find([folder]).logs == (folder / "log.jsonl",)
 
 
+def test_of_two_logs_of_the_same_sequences_that_of_a_servers_steps_is_taken(tmp_path: Path) -> None:
+    """The server counts sequences, and the program that it answers calls them by names of its own."""
+    ids, scores = tokens(3, 8), -torch.ones(3, 7)
+    path = log(tmp_path / "outputs.jsonl", ids, scores, None)
+    path.write_text(path.read_text().replace('"id": "', '"id": "0/'))
+    served = log(tmp_path / "vllm-1.tokens.jsonl", ids, scores, None)
+    (tmp_path / "vllm-1.schedule.jsonl").write_text(json.dumps({"spans": [[0, 0, 8], [1, 0, 8], [2, 0, 8]]}) + "\n")
+    evidence = find([tmp_path, QUICKSTART])
+    assert (evidence.logs, evidence.sequences) == ((served,), 3)
+    (reason,) = (stranger.reason for stranger in evidence.strangers)
+    assert "its sequences are, under other ids, in" in reason
+    path.write_text(path.read_text().replace('"id": "0/', '"id": "'))
+    assert find([tmp_path, QUICKSTART]).logs == (served,)
+
+
 def test_a_log_that_breaks_off_late_is_put_aside_beside_a_whole_one(folder: Path) -> None:
     lines = (folder / "log.jsonl").read_text().splitlines()
     torn = [{**json.loads(line), "id": f"b{number}"} for number, line in enumerate(lines)]

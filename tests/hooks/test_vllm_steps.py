@@ -14,10 +14,14 @@ import pytest
 from moeparity.hooks import files
 from moeparity.hooks.vllm_steps import Rows, Steps
 from moeparity.inputs.tokens import read_tokens
+from moeparity.logs.opening import open_sampled
+from moeparity.logs.record import Sampling
 from moeparity.ops.kernels.text import SamplingRequest
 
 CONFIG = SimpleNamespace(
-    instance_id="1", parallel_config=SimpleNamespace(data_parallel_size=1, data_parallel_rank=0, rank=0)
+    instance_id="1",
+    parallel_config=SimpleNamespace(data_parallel_size=1, data_parallel_rank=0, rank=0),
+    model_config=SimpleNamespace(logprobs_mode="processed_logprobs"),
 )
 
 
@@ -190,6 +194,13 @@ def test_what_a_request_asks_for_is_in_its_line(engine: Engine, tmp_path: Path) 
         min_tokens=3,
         all_stop_token_ids={9, 2},
         prompt_logprobs=None,
+        temperature=0.7,
+        top_p=0.9,
+        top_k=0,
+        min_p=0.0,
+        repetition_penalty=1.0,
+        presence_penalty=-0.5,
+        frequency_penalty=0.0,
     )
     engine.step(new={"a": ([1, 2], 0)}, tokens={"a": 2}, sampled={"a": [3]}, asks=asks, rows=2)
     engine.step(tokens={"a": 3}, resumed={"a": 0}, sampled={"a": [8]}, rows=3)
@@ -198,7 +209,12 @@ def test_what_a_request_asks_for_is_in_its_line(engine: Engine, tmp_path: Path) 
     first, second, third = lines(tmp_path, "tokens")
     request = {"logit_bias": {"7": -2.5}, "bad_words_token_ids": [[4], [5, 6]], "stop_token_ids": [2, 9]}
     assert (first["request"], second["request"]) == ({**request, "min_tokens": 3}, {**request, "min_tokens": 2})
-    assert "request" not in third
+    assert not {"request", "sampling_params"} & third.keys()
+    numbers = {"temperature": 0.7, "top_p": 0.9, "presence_penalty": -0.5, "logprobs_mode": "processed_logprobs"}
+    assert first["sampling_params"] == second["sampling_params"] == numbers
     of_file = read_tokens(tmp_path / "vllm-1.tokens.jsonl").requests
     assert [request.min_tokens for request in of_file] == [3, 2, 0]
     assert of_file[2] == SamplingRequest()
+    sequence = next(iter(open_sampled([tmp_path / "vllm-1.tokens.jsonl"])))
+    stated = Sampling(temperature=0.7, top_p=0.9, presence_penalty=-0.5, logprobs_mode="processed")
+    assert (sequence.sampling, sequence.request) == (stated, {**request, "min_tokens": 3})

@@ -267,6 +267,12 @@ LINES: dict[str, Case] = {
     ),
     "no top_k": Case("sglang/generate.jsonl", _set("sampling_params", to={"top_k": 0.5}), "top_k is 0.5"),
     "no mode": Case("sglang/generate.jsonl", _set("request", to={"logprobs_mode": "x"}), "expected raw or processed"),
+    "logits": Case(
+        "sglang/generate.jsonl", _set("request", to={"logprobs_mode": "raw_logits"}), "Logits are no log-probabilities"
+    ),
+    "a penalty in words": Case(
+        "sglang/generate.jsonl", _set("request", to={"presence_penalty": "much"}), "expected a number"
+    ),
     "parameters in a word": Case(
         "sglang/generate.jsonl", _set("request", to="x"), "request is 'x'; expected a mapping"
     ),

@@ -11,17 +11,9 @@ from typing import Final, NamedTuple
 
 from moeparity import paths
 from moeparity.errors import display_path
+from moeparity.logs.record import OFF
 from moeparity.profiles.launch.report import LaunchSetting, LaunchSide
 
-OFF: Final[Mapping[str, float]] = {
-    "repetition_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "top_k": 0,
-    "top_p": 1.0,
-    "min_p": 0.0,
-}
-"""By name of vLLM's sampling parameters, and of `log_probs`'s attributes: the number that does nothing."""
 _NAMES: Final = ("temperature", *OFF)
 _GENERATION_CONFIG: Final = "override_generation_config"
 

@@ -9,6 +9,7 @@
 | `trainer_logprobs` | the same, of the engine that did not sample the tokens |
 | `routed_experts` | per token null, or a list of MoE layers, each a list of top_k expert ids |
 | `id` | a name, of a log |
+| `sampling_params` | how the tokens were drawn, of a log |
 | `versions` | per token the version of the weights that sampled it, -1 unknown: one for all that is scored |
 | `request` | what the request asked of its sampler by token ids (`moeparity.inputs.tokens.requests`) |
 | `grammar` | per token null, or the ids that a grammar allowed as that token |
@@ -46,7 +47,7 @@ from moeparity.plan.spec.json_lines import json_object
 BY_TOKEN = ("mask", "labels", "logprobs", "trainer_logprobs", "routed_experts", "versions", "grammar")
 SIDES = ("chosen", "rejected")
 PAIR = ("prompt", *SIDES)
-KEYS = ("text", "input_ids", *BY_TOKEN, "request", "pads", "id", *PAIR)
+KEYS = ("text", "input_ids", *BY_TOKEN, "request", "sampling_params", "pads", "id", *PAIR)
 Padding = Literal["right", "left"]
 _HINTS = {
     "labels": ", or one word for all",

@@ -151,6 +151,10 @@ def _parameters(sampling: Sampling) -> str:
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
+        "repetition_penalty": sampling.repetition_penalty,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
         "log-probabilities": sampling.logprobs_mode,
     }
     return ", ".join(f"{name} {value}" for name, value in parameters.items() if value is not None) or "nothing said"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import sys
+from collections import ChainMap
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -29,20 +30,23 @@ _SHAPED = ("nrlre1:", base64.b64encode(b"\x93NUMPY").decode())
 def sampling(fields: Fields) -> Sampling:
     """The request's parameters, if the line has them under `sampling_params` or `request`."""
     parameters = _parameters(fields)
-    if parameters is None:
-        return Sampling()
     mode = parameters.values.get("logprobs_mode")
     modes = {"raw": "raw", "raw_logprobs": "raw", "processed": "processed", "processed_logprobs": "processed"}
     if mode is not None and (not isinstance(mode, str) or mode not in modes):
-        raise LogError(f"{fields.where}: logprobs_mode is {shown(mode)}; expected raw or processed.")
+        hint = " Logits are no log-probabilities: log those." if str(mode).endswith("logits") else ""
+        raise LogError(f"{fields.where}: logprobs_mode is {shown(mode)}; expected raw or processed.{hint}")
     top_k = parameters.values.get("top_k")
     if top_k is not None and type(top_k) is not int:
         raise LogError(f"{fields.where}: top_k is {shown(top_k)}; expected a whole number.")
     return Sampling(
-        temperature=_fraction(parameters, "temperature"),
-        top_p=_fraction(parameters, "top_p"),
+        temperature=_number(parameters, "temperature"),
+        top_p=_number(parameters, "top_p"),
         # Engines write "no limit" as -1 or 0.
         top_k=None if top_k is None or top_k < 1 else top_k,
+        min_p=_number(parameters, "min_p"),
+        repetition_penalty=_number(parameters, "repetition_penalty"),
+        presence_penalty=_number(parameters, "presence_penalty", least=-sys.float_info.max),
+        frequency_penalty=_number(parameters, "frequency_penalty", least=-sys.float_info.max),
         logprobs_mode=None if mode is None else modes[mode],  # type: ignore[arg-type]
     )
 
@@ -52,17 +56,19 @@ def request_fields(fields: Fields) -> dict[str, Any]:
     something. Tokens that are made of it check it.
     """
     parameters = _parameters(fields)
-    return {} if parameters is None else {key: value for key in KEYS if (value := parameters.values.get(key))}
+    return {key: value for key in KEYS if (value := parameters.values.get(key))}
 
 
-def _parameters(fields: Fields) -> Fields | None:
-    return next((fields.mapping(key) for key in PARAMETERS if fields.has(key)), None)
+def _parameters(fields: Fields) -> Fields:
+    """What both keys hold, the first before the second."""
+    stated = [fields.mapping(key).values for key in PARAMETERS if fields.has(key)]
+    return Fields(fields.where, dict(ChainMap(*map(dict, stated))))
 
 
-def _fraction(parameters: Fields, key: str) -> float | None:
+def _number(parameters: Fields, key: str, least: float = 0.0) -> float | None:
     value = parameters.values.get(key)
-    if value is not None and (type(value) not in {int, float} or not 0 <= value <= sys.float_info.max):
-        raise LogError(f"{parameters.where}: {key} is {shown(value)}; expected a number from 0.")
+    if value is not None and (type(value) not in {int, float} or not least <= value <= sys.float_info.max):
+        raise LogError(f"{parameters.where}: {key} is {shown(value)}; expected a number{'' if least else ' from 0'}.")
     return None if value is None else float(value)
 
 

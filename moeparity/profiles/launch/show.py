@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from moeparity.output.blocks import Block, Column, Phrase, Row, Styled, Table, lines, table
+from moeparity.output.words import ends
 from moeparity.profiles.launch.report import Launch, LaunchSetting, LaunchWarning
 
+_LONGEST = 200
 _TITLES = ("option", "value", "what it implies", "profile", "where")
 TOGETHER = (
     "Says which tokens are computed together, by which kernels and splits are chosen; a recipe says it by "
@@ -61,8 +63,9 @@ def _rest(launch: Launch) -> Iterator[str]:
 
 
 def warning_line(warning: LaunchWarning) -> str:
-    """One warning in a line: which option, what it changes, and where it stands."""
-    name = f"{warning.name} {warning.value}" if warning.name else warning.value
+    """One warning in a line: which option, what it changes, and where it stands. Of a long value only both ends."""
+    value = ends(warning.value, _LONGEST)
+    name = f"{warning.name} {value}" if warning.name else value
     return f"{warning.role}: {name}: {warning.says} ({warning.where})"
 
 

@@ -109,3 +109,13 @@ def test_a_text_with_a_command_line_is_read_as_before(tmp_path: Path) -> None:
     (tmp_path / "serve.txt").write_text("vllm serve Qwen/Qwen3-30B-A3B -tp 2\n")
     launch = read(tmp_path / "serve.txt")
     assert (launch.engine, launch.resolved_by) == ("vLLM", "")
+
+
+def test_of_a_long_value_both_ends_are_printed(tmp_path: Path) -> None:
+    """What an engine resolved of speculative decoding holds two whole configurations of models."""
+    drafts = json.dumps({"method": "ngram", **{f"field_{i}": i for i in range(400)}, "num_speculative_tokens": 3})
+    (tmp_path / "serve.sh").write_text(f"vllm serve MODEL --speculative-config '{drafts}'\n")
+    (line,) = (line for line in map(warning_line, read(tmp_path / "serve.sh").warnings) if "speculative" in line)
+    assert "ngram" in line
+    assert '"num_speculative_tokens": 3}: speculative decoding: tokens are verified' in line
+    assert len(line) < 500

@@ -55,6 +55,10 @@ AT_ONCE = ("gated_delta:merge",)
 """What shows in more tokens than a step of prefill has."""
 STORED = [a.name for a in OPS["gated_delta"].attributes if a.kind == "rounding" and a.default == UNROUNDED]
 NUMBERS: dict[str, Value] = {"gated_delta:chunk": 3, "mamba2:chunk": 3}
+ORDERS: dict[str, tuple[Value, ...]] = {
+    "gated_delta:order": ("lanes(4) | fold_lo", "sequential(fma)"),
+    "gated_delta:squares_order": ("blocks(2, fma) | fold_hi",),
+}
 SCANS = ("mamba2", "selective_scan")
 DTYPES = {
     "gated_delta": "bf16",
@@ -95,7 +99,8 @@ def values() -> dict[str, tuple[Op, Attribute, Value]]:
         for attribute in op.attributes:
             default = DTYPES[op.name] if attribute.default == MODEL else attribute.default
             number = NUMBERS.get(f"{op.name}:{attribute.name}")
-            words = (*attribute.values, *(() if number is None else (number,)))
+            orders = ORDERS.get(f"{op.name}:{attribute.name}", ())
+            words = (*attribute.values, *(() if number is None else (number,)), *orders)
             every += [(op, attribute, value) for value in words if value not in (default, attribute.default)]
     return {f"{op.name}:{attribute.name}={value}": (op, attribute, value) for op, attribute, value in every}
 
@@ -118,8 +123,9 @@ def reported(
     return bisect(recipe, device="cpu", opener=opened, options=Options(floor=False))
 
 
-def test_every_whole_number_is_listed() -> None:
+def test_every_whole_number_and_order_is_listed() -> None:
     with_state = [op for op in OPS.values() if op.tokens.state is not None]
+    assert ORDERS.keys() == {f"{o.name}:{a.name}" for o in with_state for a in o.attributes if a.order}
     assert NUMBERS.keys() == {f"{o.name}:{a.name}" for o in with_state for a in o.attributes if a.least is not None}
 
 

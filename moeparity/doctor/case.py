@@ -237,7 +237,8 @@ def _bench(
     of_party = {**of_party, "sampler": as_sampled}
     steps, note = recorded_steps(evidence, of_log, of_party["sampler"], model, rules)
     if steps is not None:
-        sampler = replace(of_party["sampler"], name=f"{of_party['sampler'].name} on its recorded steps")
+        engine = of_party["sampler"]
+        sampler = replace(engine, name=f"{engine.name} on its recorded steps", warnings=engine.warnings_on_steps)
         of_party = {**of_party, "sampler": sampler}
     parties = {engine.name: engine for engine in of_party.values()}
     exact = bound_alike({name: each.alone for name, each in parties.items()}, model.graph, "fp32", rules, _IN_STEPS)

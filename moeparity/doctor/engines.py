@@ -35,7 +35,8 @@ _ROLES: Final[dict[Party, tuple[str, ...]]] = {"sampler": ("server", "rollout"),
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
     """How a party computes. name: the one in reports. by: the source of this knowledge. warnings: options of its launch
-    file that decide numerics and that no profile covers. file: the one that starts the engine.
+    file that decide numerics and that no profile covers; warnings_on_steps: those that are left on recorded
+    steps. file: the one that starts the engine.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Engine:
     profile: Profile
     by: str
     warnings: tuple[str, ...] = ()
+    warnings_on_steps: tuple[str, ...] = ()
     file: Path | None = None
 
     @property
@@ -194,6 +196,7 @@ def _engine(launched: Launched, every: Sequence[Launched], path: Path, graph: Gr
         profile=profile,
         by=f"{'as resolved in' if launched.launch.resolved_by else 'by launch file'} {display_path(path)}",
         warnings=launched.warnings(graph),
+        warnings_on_steps=launched.warnings(graph, on_steps=True),
         file=path,
     )
 

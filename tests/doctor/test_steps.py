@@ -52,3 +52,23 @@ def test_steps_of_other_tokens_are_said_and_not_used(
     of = run(folder, few_ids, few_scores, small)
     (says,) = [clue["says"] for clue in of["clues"]]
     assert says.startswith("2 recorded schedules")
+
+
+def test_what_steps_show_is_no_warning_of_a_launch_file(
+    tmp_path: Path, few_ids: torch.Tensor, few_scores: torch.Tensor, small: Path
+) -> None:
+    """Prefix caching and prompts in chunks are in the steps; how keys lie on ranks is not."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "serve.sh").write_text("vllm serve MODEL --enable-prefix-caching --enable-chunked-prefill -dcp 2\n")
+    log(folder / "s.tokens.jsonl", few_ids, few_scores, few_scores)
+    shown = {"prefix caching", "chunked prefill", "cut along the sequence"}
+
+    def warned() -> set[str]:
+        of = command(folder, "--checkpoint", small, out=tmp_path / "out.json")
+        says = " ".join(clue["says"] for clue in of["clues"] if clue["says"].startswith("not simulated"))
+        return {what for what in shown if what in says}
+
+    assert warned() == shown
+    steps(folder / "s.schedule.jsonl", [[[row, 0, few_ids.shape[1]] for row in range(len(few_ids))]])
+    assert warned() == {"cut along the sequence"}

@@ -10,7 +10,7 @@ from moeparity.documents import yaml
 from moeparity.documents.checked import read, shipped
 from moeparity.errors import SpecError, did_you_mean
 from moeparity.errors import listed as listed_words
-from moeparity.profiles.launch.launch_schema import ADAPTER, LaunchFile, UnstatedGroup, UnstatedOption
+from moeparity.profiles.launch.launch_schema import ADAPTER, OF_STEPS, STEPS, LaunchFile, UnstatedGroup, UnstatedOption
 from moeparity.profiles.launch.options import Implied, Option
 
 _OFF = frozenset({"", "none", "null", "auto", "default", "false", "0", "off", "disabled", "{}", "[]", "0.0"})
@@ -63,8 +63,9 @@ def _option(
         if is_off:
             return Implied(says="off", shows=False)
         if spec.changes == ADAPTER:
-            return Implied(says="a LoRA adapter, which a recipe names", warns=reason, adapts=True)
-        return Implied(says="no shipped profile states it", warns=reason)
+            return Implied(says="a LoRA adapter, which a recipe names", warns=reason, covered_by=ADAPTER)
+        covered_by = STEPS if spec.changes in OF_STEPS else None
+        return Implied(says="no shipped profile states it", warns=reason, covered_by=covered_by)
 
     return Option(
         names=tuple(f"{below}{each}" for each in (name, *spec.also)),

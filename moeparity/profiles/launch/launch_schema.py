@@ -8,7 +8,8 @@ from pydantic import Field, WrapValidator, model_validator
 
 from moeparity.documents.model import Model, with_lines
 
-ADAPTER = "adapter"
+ADAPTER, STEPS = "adapter", "steps"
+OF_STEPS = ("speculative", "chunked", "prefixes")
 """The one of a file's `reasons` that options have by which there is a LoRA adapter: a recipe says which one."""
 Plain = str | int | float | bool
 """A value of an option, compared as text in lower case."""

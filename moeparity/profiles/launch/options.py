@@ -28,8 +28,8 @@ class Implied:
     `says` is for people. `warns`: what the value changes that no profile states; empty if a profile states it. Nothing
     is put in the place of what is not stated. `drops` are overlays that the value switches off, `sets` values on top of
     the profile (`gate:output`: fp64). `shows`: whether a quiet option is shown for it; an option without effect is not.
-    `selects` are values at addresses, for a recipe's own `set:` (`**.experts:tensor`: 1). `adapts`: it warns of a LoRA
-    adapter, which a recipe may give.
+    `selects` are values at addresses, for a recipe's own `set:` (`**.experts:tensor`: 1). `covered_by`: what it
+    warns of is in an adapter that a recipe gives, or in recorded steps, where there are any.
     """
 
     says: str
@@ -42,7 +42,7 @@ class Implied:
     sets: Mapping[str, str | float] = field(default_factory=dict)
     selects: Mapping[str, str | int] = field(default_factory=dict)
     shows: bool = True
-    adapts: bool = False
+    covered_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -253,7 +253,7 @@ def _warnings(settings: Sequence[Setting], implied: Sequence[Implied]) -> tuple[
             value=_shown(value),
             where=str(entry.where),
             says=i.warns,
-            adapts=i.adapts,
+            covered_by=i.covered_by,
         )
         for (option, entry, value), i in zip(settings, implied, strict=True)
         if entry is not None and i.warns

@@ -81,7 +81,7 @@ class LaunchWarning:
 
     name, value, where: the option, what it is set to, and its line in the file. Where several options decide together,
     `name` is empty, `value` says what the engine does, and `where` is the place in its source. says: what it changes.
-    adapts: it starts a LoRA adapter, which a recipe's `adapter` covers.
+    covered_by: a recipe's `adapter`, or recorded `steps`, has what it says, where there is one.
     """
 
     role: str
@@ -89,7 +89,7 @@ class LaunchWarning:
     value: str
     where: str
     says: str
-    adapts: bool = False
+    covered_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,7 +67,7 @@ def test_what_steps_show_is_no_warning_of_a_launch_file(
     def warned() -> set[str]:
         of = command(folder, "--checkpoint", small, out=tmp_path / "out.json")
         says = " ".join(clue["says"] for clue in of["clues"] if clue["says"].startswith("not simulated"))
-        return {what for what in shown if what in says}
+        return {option for option in shown if option in says}
 
     assert warned() == shown
     steps(folder / "s.schedule.jsonl", [[[row, 0, few_ids.shape[1]] for row in range(len(few_ids))]])

@@ -15,8 +15,8 @@ NAMES = [(how, name) for how, cases in CASES.items() for name in cases]
 @pytest.fixture(scope="module")
 def outputs(request: pytest.FixtureRequest) -> dict[str, dict[str, Outputs]]:
     """Of the cases that this session tests."""
-    asked = {item.nodeid.partition("[")[2] for item in request.session.items if item.path == request.path}
-    wanted = [(how, name) for how, name in NAMES if f"{_id(how, name)}]" in asked and is_there(CASES[how][name])]
+    selected = {item.nodeid.partition("[")[2] for item in request.session.items if item.path == request.path}
+    wanted = [(how, name) for how, name in NAMES if f"{_id(how, name)}]" in selected and is_there(CASES[how][name])]
     return {how: run([CASES[how][name] for way, name in wanted if way == how], how) for how in CASES}
 
 

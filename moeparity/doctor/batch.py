@@ -35,8 +35,8 @@ class Batch:
 
     @property
     def recorded(self) -> dict[Party, Tensor]:
-        """By party that recorded anything, log P of the scored tokens, one sequence after the other: fp64 [N] in nats,
-        NaN where it recorded none.
+        """The recorded log-probabilities of all scored tokens, by party: fp64 [N] in nats, sequence after sequence, NaN
+        for a token of which that party recorded none. A party without any is not in it.
         """
         scored = self.tokens.loss_mask
         columns: dict[Party, Tensor | None] = {"sampler": self.tokens.logprobs, "trainer": self.tokens.trainer_logprobs}

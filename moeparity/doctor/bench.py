@@ -90,8 +90,8 @@ class Bench:
         return {key: values for key, values in as_run.items() if key.profile not in self.apart}
 
     def score(self, hypotheses: Sequence[Hypothesis], profiles: Iterable[str]) -> None:
-        """Run hypotheses under profiles, where they did not run yet; all that read the tokens of the log run in one
-        pass. A hypothesis that an op refuses is left out. Raises StoppedError once it is time to stop.
+        """Simulate each hypothesis under each profile, unless it ran before. Those that read the log's tokens as they
+        stand share one pass. One that an op refuses is left out. Raises StoppedError once it is time to stop.
         """
         self._go_on()
         prompts, runs, cuts = self.prompts, {}, self._cuts(hypotheses)

@@ -168,9 +168,8 @@ class Steps:
         return sequence
 
     def _row_order(self, scheduled: Any, ran: Any) -> dict[str, Any]:
-        """The step's requests in the order of their rows, as the worker wrote them; else as the step's output has them.
-
-        A worker on another machine writes elsewhere.
+        """The requests of a step, in the order in which their rows lie in its batch. The worker writes that order to a
+        file; where there is none, as of a worker on another machine, it is the order of the step's output.
         """
         if self.rows is None:
             with contextlib.suppress(OSError):

@@ -182,7 +182,8 @@ def sum_order(
     )
 
 
-TRITON: Final = "triton"
+EXACT, TRITON = "exact", "triton"
+"""Functions that are rounded correctly; those of Triton on an H200."""
 _SILU_AND_MUL: Final = "vLLM 0.33.0, csrc/cpu/cpu_fused_moe_activations.hpp, silu_and_mul"
 LOGISTIC = Attribute(
     name="logistic",

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from moeparity.numerics.orders import NATIVE
-from moeparity.ops.attribute import LOGISTIC, SOFTPLUS, TRITON, Attribute, Condition, site, stored, sum_order
+from moeparity.ops.attribute import EXACT, LOGISTIC, SOFTPLUS, TRITON, Attribute, Condition, site, stored, sum_order
 from moeparity.ops.declaration import Op, Parameter, Refusals, Tokens, WeightPort
 from moeparity.ops.memory import Call, Memory, Shapes
 from moeparity.ops.state import BORDERS, INNER, State, sees_steps
@@ -19,7 +19,6 @@ TRIANGULAR, ROWS, BLOCKS = "triangular", "rows", "blocks"
 KEYS, SCORES, DECAYED = "keys", "scores", "decayed"
 QUERIES, RESULT, VALUES = "queries", "result", "values"
 FP32, TF32 = "fp32", "tf32"
-EXACT = "exact"
 NO_CONTRACTION, FMA = "none", "fma"
 SEQUENTIAL = "sequential"
 BLOCK = 16

@@ -50,10 +50,12 @@ SHOWN: Final = 3
 
 @dataclass(slots=True)
 class Memory:
-    """What is known from the nodes before: the work that their searches spent, and the exact or nearest combinations.
-    Nodes are kept by their places in what was replaced, so that other layers can use it. `work` is what these searches
-    may spend over all nodes; `stop` ends them before that. `checkpoints` are others, whose weights may be here.
-    `orders`: what may be spent on orders that no file lists, where nothing else explains a node; None: none is sought.
+    """What searches at earlier nodes leave for later ones: the work that they spent, and for each place of a replaced
+    chain of nodes the exact or nearest combinations, so that the same place of another layer tries these first.
+
+    `work` is what these searches may spend over all nodes; `stop` ends them before that. `checkpoints` are others,
+    whose weights may be here. `orders`: what may be spent on orders that no file lists, where nothing else explains a
+    node; None: none is sought.
     """
 
     work: float = field(default_factory=lambda: WORK)

@@ -104,7 +104,7 @@ class Kernels:
         return tuple(_whole(values[value], plan.partials[value]) for value in self.replaced.nodes[-1].values)
 
     def suspects(self, sample: Sample, choices: Choices) -> tuple[int, ...]:
-        """The experts that may be why a micro-batch was given with other bits than these choices give."""
+        """The experts whose mistake may be why the recorded output has other bits than these choices give."""
         base, ids = self.outputs(choices, sample), self.ids(sample, choices)
         return () if base is None or ids is None else suspects_of(sample.compared[0], base[0], ids)
 

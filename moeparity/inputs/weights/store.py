@@ -293,7 +293,8 @@ class _Pass:
 
 
 def fits(graph: Graph, dtypes: Sequence[str], device: torch.device, limit: float | None = None) -> bool:
-    """Whether the weights in all of `dtypes` take at most half of the available memory; False if that is unknown.
+    """Whether a copy of the weights in each of `dtypes`, all together, takes at most half of the memory that is free;
+    False where nobody can tell how much that is.
 
     limit: the most bytes that may be taken (None: all that is available).
     """

@@ -53,14 +53,15 @@ def added(a: torch.Tensor, b: torch.Tensor, axis: int, at: Mapping[str, Any], na
     return (a * b).sum(axis) if order == NATIVE else sum_axis(a, parse(order), axis, accumulate=a.dtype, times=b)
 
 
-def in_chunks(read: Read, at: Mapping[str, Any], ends: Sequence[int]) -> Result:
-    """Chunk after chunk: the result [B, H, T, Dv], and the state [B, H, Dk, Dv] behind each of `ends`.
+def in_chunks(read: Read, at: Mapping[str, Any], ends: Sequence[int], *, channels: bool) -> Result:
+    """Chunk after chunk: the result [B, H, T, Dv], and the state [B, H, Dk, Dv] behind each of `ends`. channels: each
+    channel of the keys has a decay of its own, if there is only one.
 
     Imitates torch_chunk_gated_delta_rule of transformers 5.23.0, and with other choices the kernels of
     flash-linear-attention in vLLM 0.33.0 and SGLang 0.5.23 (tests/engines/triton_kernels).
     """
     size, tokens = int(at["chunk"]), read.v.shape[2]
-    chunks = _chunks(read, size, at) if read.decay.shape[-1] == 1 else _chunks_of_channels(read, size, at)
+    chunks = (_chunks_of_channels if channels else _chunks)(read, size, at)
     factor = read.k.shape[-1] ** -0.5 if at["scale"] == BEHIND else None
     output, state, states = torch.zeros_like(chunks.new_values), read.state, dict[int, torch.Tensor]()
     for i in range(chunks.q.shape[2]):

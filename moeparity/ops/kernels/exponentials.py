@@ -16,7 +16,7 @@ from moeparity.numerics.rounding import wide, working
 from moeparity.numerics.special_functions.functions import approximate
 from moeparity.numerics.summation import sum_axis
 from moeparity.ops.attention_forms import OF_SCORES
-from moeparity.ops.attribute import FOLDED, TRITON
+from moeparity.ops.attribute import EXACT, FOLDED, TRITON
 
 CUDA_FAST, INDUCTOR, U20, SLEEF = "cuda_fast", "inductor", "u20", "sleef"
 """The forms of CUDA's functions under -use_fast_math, which also flushes subnormal numbers to zero, of CUDA's exp with
@@ -47,11 +47,6 @@ def root(x: torch.Tensor) -> torch.Tensor:
     return _by_fp64(torch.sqrt, x)
 
 
-def divided(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """a / b."""
-    return a / b
-
-
 class Functions(NamedTuple):
     """exp, log, root and quotient of fp32, or of fp64, as one library has them."""
 
@@ -61,10 +56,10 @@ class Functions(NamedTuple):
     divided: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-TORCH = Functions(torch.exp, torch.log, torch.sqrt, divided)
+TORCH = Functions(torch.exp, torch.log, torch.sqrt, torch.div)
 FUNCTIONS: Mapping[str, Functions] = {
     NATIVE: TORCH,
-    "exact": Functions(exp, log, root, divided),
+    EXACT: Functions(exp, log, root, torch.div),
     TRITON: Functions(cuda.triton_exp, cuda.logf, partial(approximate, "sqrt"), cuda.div_full),
 }
 """By name; of fp64 all are torch's."""

@@ -49,7 +49,10 @@ def gated_delta(
         decay = bound * sigmoid(rate * steps, at.get("logistic", NATIVE))
     decay = rounding.rounded(decay, at["decay"])
     read = _read(q, k, v, beta, decay, p, at, state)
-    output, states = (in_chunks if at["form"] == CHUNKS else _by_token)(read, at, ends)
+    if at["form"] == CHUNKS:
+        output, states = in_chunks(read, at, ends, channels=p["channels"])
+    else:
+        output, states = _by_token(read, at, ends)
     return rounding.rounded(output.transpose(1, 2).contiguous(), at["output"]).flatten(2), *states
 
 

@@ -8,9 +8,11 @@ from pydantic import Field, WrapValidator, model_validator
 
 from moeparity.documents.model import Model, with_lines
 
-ADAPTER, STEPS = "adapter", "steps"
-OF_STEPS = ("speculative", "chunked", "prefixes")
+ADAPTER = "adapter"
 """The one of a file's `reasons` that options have by which there is a LoRA adapter: a recipe says which one."""
+OF_STEPS = ("speculative", "chunked", "prefixes")
+"""Those of options that say how tokens come into steps: recorded steps (`STEPS`) show it."""
+STEPS = "steps"
 Plain = str | int | float | bool
 """A value of an option, compared as text in lower case."""
 
